@@ -1,0 +1,296 @@
+"""What happened when, on every rank: spans, and the timeline they make.
+
+A *simulated* run and a *measured* run are the same type, so a prediction and a measurement can be drawn, compared and
+exported by the same code. This file needs no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+COMPUTE = "compute"
+COMM = "comm"
+SOURCES = ("counted", "measured", "paced", "predicted")
+
+now = time.monotonic  # one clock for all processes of a host, so spans of several ranks can be compared
+
+
+class Span(NamedTuple):
+    """One thing that one rank did, from ``start`` to ``end`` (seconds)."""
+
+    rank: int
+    lane: str  # one lane per stream: "compute" or "comm"
+    name: str  # "F", "all_reduce", "optimizer"
+    start: float
+    end: float
+    axis: str = ""  # the mesh axis a communication runs over
+    nbytes: float = 0  # bytes that this rank puts on the wire
+    peers: tuple[int, ...] = ()  # the global ranks at the other end
+    phase: str = ""  # "forward", "backward", "optimizer"
+    stage: int = -1
+    microbatch: int = -1
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Breakdown(NamedTuple):
+    """Where one rank's wall time went, in seconds; the three parts add up to ``wall``."""
+
+    work: float  # computing
+    communication: float  # communicating while not computing: what overlap failed to hide
+    idle: float
+    wall: float
+
+
+@dataclass
+class Timeline:
+    """The spans of one run of ``ranks`` ranks. ``source`` says how they came to be: measured, paced or predicted."""
+
+    spans: list[Span]
+    ranks: int
+    source: str = "measured"
+    critical: list[Span] = field(default_factory=list)  # the chain of spans that sets the makespan, where known
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ValueError(f"source is one of {', '.join(SOURCES)}, not {self.source!r}")
+
+    def of(self, rank: int, lane: str | None = None) -> list[Span]:
+        """The spans of one rank (and one lane), in order of their start."""
+        spans = self._by_rank.get(rank, [])
+        return [s for s in spans if lane is None or s.lane == lane]
+
+    @cached_property
+    def _by_rank(self) -> dict[int, list[Span]]:
+        rows: dict[int, list[Span]] = defaultdict(list)
+        for span in sorted(self.spans, key=lambda s: s.start):
+            rows[span.rank].append(span)
+        return dict(rows)
+
+    @property
+    def start(self) -> float:
+        return min((s.start for s in self.spans), default=0.0)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end over all ranks."""
+        return max((s.end for s in self.spans), default=0.0) - self.start
+
+    @cached_property
+    def span(self) -> float:
+        """Seconds of the longest of the ranks' own first-start-to-last-end."""
+        return max((max(s.end for s in row) - row[0].start for row in self._by_rank.values()), default=0.0)
+
+    def busy(self, rank: int) -> float:
+        """Seconds in which ``rank`` computed."""
+        return _covered(_union((s.start, s.end) for s in self.of(rank, COMPUTE)))
+
+    @cached_property
+    def bubble(self) -> float:
+        """The idle share: ``1 - busy time / (ranks * span)``."""
+        if not self.span:
+            return 0.0
+        return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * self.span)
+
+    def breakdown(self, rank: int, wall: float | None = None) -> Breakdown:
+        """Work, communication that was not hidden behind work, and idle time of one rank.
+
+        ``wall`` is the time to account for, in seconds; left out, it is the makespan of the whole run.
+        """
+        wall = self.makespan if wall is None else wall
+        work = self.busy(rank)
+        active = _covered(_union((s.start, s.end) for s in self.of(rank)))
+        return Breakdown(work, active - work, wall - active, wall)
+
+    def overlap(self, rank: int) -> float:
+        """The share of ``rank``'s communication time that was hidden behind computation (0 without communication)."""
+        comm = _covered(_union((s.start, s.end) for s in self.of(rank, COMM)))
+        return 1 - self.breakdown(rank).communication / comm if comm else 0.0
+
+    @cached_property
+    def peak_activations(self) -> list[int]:
+        """Per rank, the most microbatch-chunks held at once: from a forward's start to the end of its B or W."""
+        return [max((held for _, held in self.live_activations(rank)), default=0) for rank in range(self.ranks)]
+
+    def live_activations(self, rank: int) -> list[tuple[float, int]]:
+        """``(seconds, microbatch-chunks held from then on)``, in order of time, for a run of pipeline actions.
+
+        A split backward (I, then W) holds its activations until W ends.
+        """
+        first: dict[tuple[int, int], float] = {}
+        last: dict[tuple[int, int], float] = {}
+        for s in self.of(rank, COMPUTE):
+            key = (s.stage, s.microbatch)
+            if s.name == "F":
+                first.setdefault(key, s.start)
+            elif s.name in ("B", "W"):
+                last[key] = max(s.end, last.get(key, s.end))
+        steps = [(t, 1) for t in first.values()] + [(t, -1) for t in last.values()]
+        held, curve = 0, []
+        for t, step in sorted(steps):  # at equal times the release (-1) comes first
+            held += step
+            curve.append((t, held))
+        return curve
+
+    def bytes_by_axis(self) -> dict[str, float]:
+        """Bytes put on the wire by all ranks together, for each mesh axis."""
+        total: dict[str, float] = defaultdict(float)
+        for s in self.spans:
+            if s.lane == COMM:
+                total[s.axis] += s.nbytes
+        return dict(total)
+
+    def to_chrome_trace(self, path: str | Path) -> Path:
+        """Write the run as a Chrome trace, which https://ui.perfetto.dev opens. One lane per stream.
+
+        Transfers that run at the same time are put into lanes of their own ("comm 2", ...): spans never overlap in a lane.
+        """
+        events: list[dict[str, object]] = []
+        for rank in range(self.ranks):
+            events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+            for tid, (label, row) in enumerate(self.lanes(rank)):
+                events.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": {"name": label}})
+                events.extend(_chrome_event(s, tid, self.start) for s in row)
+        path = Path(path)
+        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "source": self.source}))
+        return path
+
+    def lanes(self, rank: int) -> list[tuple[str, list[Span]]]:
+        """The rows to draw for one rank, ``(label, spans)``: no two spans of a row overlap."""
+        rows: list[tuple[str, list[Span]]] = []
+        for lane in sorted({s.lane for s in self.of(rank)}, key=lambda lane: (lane != COMPUTE, lane)):
+            packed = _pack(self.of(rank, lane))
+            rows += [(lane if i == 0 else f"{lane} {i + 1}", row) for i, row in enumerate(packed)]
+        return rows
+
+
+def _chrome_event(span: Span, tid: int, origin: float) -> dict[str, object]:
+    args = {
+        k: v for k, v in span._asdict().items() if k not in ("rank", "lane", "name", "start", "end") and v not in ("", (), -1, 0)
+    }
+    return {
+        "ph": "X",
+        "pid": span.rank,
+        "tid": tid,
+        "name": span.name,
+        "ts": (span.start - origin) * 1e6,  # microseconds
+        "dur": span.seconds * 1e6,
+        "args": args,
+    }
+
+
+def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The intervals with overlaps merged; they must come in order of their start."""
+    merged: list[tuple[float, float]] = []
+    for start, end in intervals:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _covered(intervals: list[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in intervals)
+
+
+def _pack(spans: list[Span]) -> list[list[Span]]:
+    """Spread spans over as few rows as it takes for none to overlap: each goes to the first row that is free."""
+    rows: list[list[Span]] = []
+    for span in spans:
+        row = next((row for row in rows if row[-1].end <= span.start), None)
+        if row is None:
+            rows.append([span])
+        else:
+            row.append(span)
+    return rows
+
+
+class Tracer:
+    """Collects the spans of this process. ``minipar.comm`` adds every call; ``span`` adds computation.
+
+    Adding and draining may happen in different threads at once: a deque's ends are safe for that.
+    """
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+        self.enabled = True
+        self.phase = ""
+        self._spans: deque[Span] = deque()
+        self._open: list[_Open] = []
+
+    def add(
+        self,
+        name: str,
+        lane: str,
+        start: float,
+        end: float,
+        axis: str = "",
+        nbytes: float = 0,
+        peers: tuple[int, ...] = (),
+        stage: int = -1,
+        microbatch: int = -1,
+        phase: str | None = None,
+    ) -> None:
+        if self.enabled:
+            phase = self.phase if phase is None else phase
+            self._spans.append(Span(self.rank, lane, name, start, end, axis, nbytes, peers, phase, stage, microbatch))
+
+    @contextmanager
+    def span(self, name: str, stage: int = -1, microbatch: int = -1) -> Iterator[None]:
+        """Record the enclosed computation. Time blocked in communication is left out of it (see ``blocked``)."""
+        with self.blocked():  # a span inside another splits the outer one: the compute lane never overlaps itself
+            self._open.append(_Open(name, stage, microbatch, now()))
+            try:
+                yield
+            finally:
+                self._close_piece(self._open.pop())
+
+    @contextmanager
+    def blocked(self) -> Iterator[None]:
+        """The enclosed time is not computation of the innermost open span: it waits, or another span accounts for it."""
+        outer = self._open[-1] if self._open else None
+        if outer is not None:
+            self._close_piece(outer)
+        try:
+            yield
+        finally:
+            if outer is not None:
+                outer.start = now()
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Label every span of the enclosed code: "forward", "backward", "optimizer"."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def _close_piece(self, piece: _Open) -> None:
+        self.add(piece.name, COMPUTE, piece.start, now(), stage=piece.stage, microbatch=piece.microbatch)
+
+    def drain(self) -> list[Span]:
+        """Take out the spans collected so far. Nothing added meanwhile is lost."""
+        return [self._spans.popleft() for _ in range(len(self._spans))]
+
+
+@dataclass
+class _Open:
+    name: str
+    stage: int
+    microbatch: int
+    start: float
+
+
+tracer = Tracer()  # this process's own
