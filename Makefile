@@ -1,0 +1,57 @@
+# Two commands: `make lab` to learn, `make test` to check. Both set up .venv first, and only once.
+VENV := .venv
+BIN := $(VENV)/bin
+PIP = PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+CELL_TIMEOUT := 60
+# The first Python that is new enough and can make a virtual environment; only asked when one is needed.
+CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
+FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
+
+.PHONY: help lab test lint bench doctor setup setup-test clean
+
+help:
+	@echo "make lab      set up, and open JupyterLab on the first lesson"
+	@echo "make test     set up, and run every check: lint, unit, multi-process, notebooks, browser"
+	@echo "make lint     ruff and mypy"
+	@echo "make bench    the benchmarks, as ratios of two things timed in one run"
+	@echo "make doctor   what this machine has, what will run here, and what to do about each problem"
+	@echo "make clean    end left-over ranks; remove .venv and every cache"
+
+lab: setup
+	@$(BIN)/minipar lab
+
+doctor: setup
+	@$(BIN)/minipar doctor
+
+test: lint
+	@$(BIN)/python -m pytest --durations=12 --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+	  tests $(wildcard notebooks/*.ipynb)
+
+lint: setup-test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: setup-test
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+setup: $(VENV)/lab.stamp
+setup-test: $(VENV)/test.stamp
+
+$(VENV)/lab.stamp: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "minipar needs Python 3.11 or newer with its venv module (Debian, Ubuntu: apt install python3-venv)."; \
+	  echo "If it has another name here: make lab PYTHON=/path/to/python3"; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON): once, a few minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --quiet setuptools
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/lab.stamp
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -m tests.browser.chromium
+	@touch $@
+
+clean:
+	-@test ! -x $(BIN)/minipar || $(BIN)/minipar clean
+	rm -rf $(VENV) *.egg-info artifacts .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
