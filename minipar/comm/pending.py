@@ -1,0 +1,168 @@
+"""A communication under way: launched, waited for, traced, and paced where the rank is paced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from minipar import pacing
+from minipar.mesh import Axis
+from minipar.trace import COMM, now, tracer
+
+SHARES = {  # the share of the full buffer that each of n ranks puts on the wire in a ring; the same for every rank
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: (n - 1) / n,  # n - 1 copies of the buffer in all, passed on from rank to rank
+    "barrier": lambda n: 0.0,
+}
+
+
+def wire_bytes(op: str, nbytes: float, n: int) -> float:
+    """Bytes that one of ``n`` ranks sends in collective ``op`` on a full buffer of ``nbytes``.
+
+    The full buffer is the input of an all-reduce, reduce-scatter or broadcast and the output of an all-gather. These are the
+    least that a bandwidth-optimal algorithm needs (Thakur, Rabenseifner and Gropp 2005), whatever the backend does inside.
+    """
+    return SHARES[op](n) * nbytes
+
+
+class Monitor(Protocol):
+    """Someone who watches which call this rank is blocked in."""
+
+    def enter(self, op: str, axis: str, members: tuple[int, ...], signature: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+_monitor: Monitor | None = None
+
+
+def set_monitor(monitor: Monitor | None) -> None:
+    """``monitor`` is told before this rank blocks in a communication and after it. None: nobody is."""
+    global _monitor
+    _monitor = monitor
+
+
+@dataclass
+class Leg:
+    """One part of a call to account for: a whole collective, or one message of an exchange."""
+
+    op: str
+    nbytes: float  # that this rank puts on the wire
+    peers: tuple[int, ...]  # global ranks
+    settle: Callable[[], tuple[float, float]] | None = None  # the paced (start, end), known once the work is done
+
+
+class Pending:
+    """A communication that may still be under way. ``wait()`` ends it and returns its tensor or tensors, as often as asked.
+
+    The tensors handed in belong to the transfer until then: neither write to them nor rely on an output.
+    """
+
+    def __init__(
+        self, works: Sequence[dist.Work], legs: Sequence[Leg], axis: Axis, signature: str, finish: Callable[[], Any]
+    ) -> None:
+        self._works = list(works)
+        self._legs = legs
+        self._axis = axis
+        self._signature = signature
+        self._finish = finish
+        self._launched = now()
+        self._completed: float | None = None
+        self._phase = tracer.phase
+        self._waited = False
+        self._value: Any = None
+        self._stamp_completion()
+
+    def _stamp_completion(self) -> None:
+        """Note when an asynchronous call really ended, so that overlap shows.
+
+        Some of gloo's calls (messages, reduce-scatter) give no such signal: for them the end is that of ``wait()``.
+        """
+        if tracer.enabled and self._works and self._legs[0].op not in ("send", "recv"):
+            with contextlib.suppress(RuntimeError):
+                self._works[-1].get_future().add_done_callback(lambda _: setattr(self, "_completed", now()))
+
+    def done(self) -> bool:
+        """True once the value is there; never blocks."""
+        return self._waited or (bool(self._works) and self._completed is not None)
+
+    def wait(self) -> Any:
+        if not self._waited:
+            self._waited = True
+            if self._works:
+                self._block()
+            self._value = self._finish()
+            self._works, self._finish = [], _nothing
+        return self._value
+
+    def _block(self) -> None:
+        began = now()
+        first = self._legs[0]
+        with tracer.blocked():
+            if _monitor is not None:
+                _monitor.enter(first.op, self._axis.name, self._axis.ranks, self._signature)
+            try:
+                for work in self._works:
+                    work.wait()
+                settled = [leg.settle() if leg.settle else None for leg in self._legs]
+                pacing.wait_until(max((end for pair in settled if pair for end in pair[1:]), default=0.0))
+            finally:
+                if _monitor is not None:
+                    _monitor.leave()
+        for leg, pair in zip(self._legs, settled, strict=True):
+            start, end = pair or self._measured(leg, began)
+            tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
+
+    def _measured(self, leg: Leg, began: float) -> tuple[float, float]:
+        """A collective is under way from its launch to its end; of a message only the time this rank waited is known."""
+        if leg.op in ("send", "recv"):
+            return began, now()
+        return self._launched, self._completed or now()
+
+
+def _nothing() -> None:
+    return None
+
+
+def finished(value: Any) -> Pending:
+    """A communication that needed none: an axis of one rank."""
+    pending = Pending((), (), Axis("", 1, 0, (0,)), "", lambda: value)
+    pending.wait()
+    return pending
+
+
+def launch(
+    op: str,
+    axis: Axis,
+    x: torch.Tensor,
+    full_bytes: float,
+    start: Callable[[], dist.Work],
+    finish: Callable[[], Any],
+    nbytes: float | None = None,
+) -> Pending:
+    """Start one collective on ``x``. ``full_bytes`` is its full buffer, ``nbytes`` what this rank sends if not the ring's share."""
+    works, settle = [], None
+    pacer = pacing.current()
+    if pacer is not None:
+        ready = torch.tensor([pacer.ready(axis.ranks)], dtype=torch.float64)
+        works.append(dist.all_reduce(ready, dist.ReduceOp.MAX, axis.group, async_op=True))  # all agree on the start
+
+        def settle() -> tuple[float, float]:
+            return pacer.collective(op, full_bytes, axis.ranks, ready.item())
+
+    works.append(start())
+    sent = wire_bytes(op, full_bytes, axis.size) if nbytes is None else nbytes
+    leg = Leg(op, sent, tuple(r for r in axis.ranks if r != axis.ranks[axis.rank]), settle)
+    return Pending(works, [leg], axis, signature(x), finish)
+
+
+def signature(x: torch.Tensor) -> str:
+    """What must agree between ranks: ``float32[4, 8]``."""
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"

@@ -1,0 +1,125 @@
+"""Named axes over the ranks: which ranks split the batch, the layers, the sequence, the matrices, the experts.
+
+``Mesh(dp=2, tp=2)`` lays four ranks out as a 2 x 2 grid. The innermost axis, ``tp``, holds neighbouring ranks, because it talks
+the most. Every axis works at size 1, and a mesh of one rank needs no process group at all.
+
+The expert axis is a second view of the same ranks: within one pipeline stage the ``dp * cp * tp`` ranks are regrouped into
+``edp * ep``, so that attention may be split one way and the experts another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+DENSE = ("pp", "dp", "cp", "tp")  # outermost first
+EXPERT = ("edp", "ep")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One line of ranks through the mesh, as seen from this rank."""
+
+    name: str
+    size: int
+    rank: int  # this rank's place on the axis
+    ranks: tuple[int, ...]  # the global ranks on the axis, in order
+    group: dist.ProcessGroup | None = field(default=None, compare=False)  # None where the axis has one rank
+
+
+def world() -> Axis:
+    """All ranks as one axis; a single process without a process group is a world of one."""
+    if not dist.is_initialized():
+        return Axis("world", 1, 0, (0,))
+    size = dist.get_world_size()
+    return Axis("world", size, dist.get_rank(), tuple(range(size)), dist.group.WORLD if size > 1 else None)
+
+
+class Mesh:
+    """The ranks laid out by ``dp`` (batch), ``pp`` (layers), ``cp`` (sequence), ``tp`` (matrices) and ``ep`` (experts).
+
+    The first four sizes multiply to the number of ranks; ``ep`` divides ``dp * cp * tp``. Every rank must build the mesh, since
+    making groups is itself a collective. ``mesh["dp"]`` is one axis, ``mesh["dp", "cp"]`` the ranks of both together.
+    """
+
+    def __init__(self, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1, ep: int = 1) -> None:
+        self.sizes = {"pp": pp, "dp": dp, "cp": cp, "tp": tp}
+        self.world = world()
+        self._refuse_bad_sizes(ep)
+        per_stage = dp * cp * tp
+        self.sizes |= {"edp": per_stage // ep, "ep": ep}
+        self._axes: dict[tuple[str, ...], Axis] = {}
+        if self.world.size == 1:
+            return
+        self._add_view((pp, dp, cp, tp), DENSE)
+        if ep > 1:
+            self._add_view((pp, per_stage // ep, ep), ("pp", *EXPERT))
+        elif per_stage > 1:
+            self._add_view((pp, per_stage), ("pp", "edp"))
+        for joint in _joints(self.sizes):
+            self._add_joint(joint)
+
+    def _refuse_bad_sizes(self, ep: int) -> None:
+        for name, size in {**self.sizes, "ep": ep}.items():
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"the size of axis {name} must be a whole number of ranks, at least 1; got {size!r}")
+        product, have = prod(self.sizes.values()), self.world.size
+        if product != have:
+            factors = " x ".join(f"{name} {size}" for name, size in self.sizes.items())
+            raise ValueError(f"{factors} = {product} ranks, but {have} are running: the sizes must multiply to the number of ranks")
+        per_stage = product // self.sizes["pp"]
+        if per_stage % ep:
+            raise ValueError(f"ep {ep} does not divide the {per_stage} ranks of one stage (dp x cp x tp)")
+
+    def _add_view(self, shape: tuple[int, ...], names: tuple[str, ...]) -> None:
+        """Make the groups of one grid of all ranks, axis by axis."""
+        grid = torch.arange(self.world.size).view(shape)
+        view = DeviceMesh(_device_type(), grid, mesh_dim_names=names, _init_backend=any(size > 1 for size in shape))
+        for name in names:
+            if (name,) not in self._axes:
+                self._axes[(name,)] = _axis(name, view)
+
+    def _add_joint(self, names: tuple[str, ...]) -> None:
+        """The ranks of several dense axes as one line: a grid with those axes moved last and merged."""
+        others = [name for name in DENSE if name not in names]
+        order = [DENSE.index(name) for name in (*others, *names)]
+        shape = [self.sizes[name] for name in DENSE]
+        size = prod(self.sizes[name] for name in names)
+        grid = torch.arange(self.world.size).view(shape).permute(order).reshape(-1, size)
+        view = DeviceMesh(_device_type(), grid, mesh_dim_names=("rest", "joint"))
+        self._axes[names] = _axis("+".join(names), view, "joint")
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> Axis:
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        unknown = [name for name in wanted if name not in self.sizes]
+        if unknown:
+            raise KeyError(f"no axis {unknown[0]!r}; a mesh has {', '.join(self.sizes)}")
+        real = tuple(name for name in (*DENSE, *EXPERT) if name in wanted and self.sizes[name] > 1)
+        if real not in self._axes:
+            return Axis("+".join(wanted), 1, 0, (self.world.rank,))
+        return self._axes[real]
+
+    def __repr__(self) -> str:
+        return "Mesh(" + ", ".join(f"{name}={size}" for name, size in self.sizes.items() if size > 1) + ")"
+
+
+def _joints(sizes: dict[str, int]) -> list[tuple[str, ...]]:
+    """The joint axes that gradient syncs and norms need, each only of axes larger than one."""
+    wanted = [("dp", "cp"), ("dp", "cp", "tp"), ("dp", "tp"), ("cp", "tp"), ("pp", "tp"), DENSE]
+    real = {tuple(name for name in names if sizes[name] > 1) for names in wanted}
+    return sorted(names for names in real if len(names) > 1)
+
+
+def _axis(name: str, view: DeviceMesh, dim: str | None = None) -> Axis:
+    group = view.get_group(dim or name) if view.size() > 1 else None
+    ranks = tuple(dist.get_process_group_ranks(group)) if group is not None else (dist.get_rank(),)
+    size = len(ranks)
+    return Axis(name, size, ranks.index(dist.get_rank()), ranks, group if size > 1 else None)
+
+
+def _device_type() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
