@@ -7,7 +7,7 @@ float64, because then only a mistake can make a difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,8 +21,7 @@ from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.parameters import full_tensor, grad_norm
 
-
-NOISE = 1e-4  # of the largest gradient: smaller ones are compared on this scale (that of a key's bias is zero but for rounding)
+NOISE = 1e-4  # of the model's largest value: a smaller tensor is compared on this scale (a key's bias is zero but for rounding)
 
 
 class Layout(Protocol):
@@ -131,12 +130,13 @@ class _Book:
         self._enter(step, "gradient norm", "", grad_norm(params, self.mesh), norm)
         for model in (self.reference, self.layout.model):
             _sgd(model, lr)
+        floor = _noise(self.expected.values())
         for name, param in self._local():
-            self._enter(step, "parameter", name, full_tensor(param, param, self.mesh), self.expected[name])
+            self._enter(step, "parameter", name, full_tensor(param, param, self.mesh), self.expected[name], floor)
 
     def _gradients(self, step: int) -> None:
         """Book every gradient; at the first wrong one of this rank's stage, look for the cause while the gradients are there."""
-        floor = NOISE * max(_grad(p).abs().max().item() for p in self.expected.values())
+        floor = _noise(_grad(p) for p in self.expected.values())
         for name, param in self._local():
             got = full_tensor(_grad(param), param, self.mesh)
             error = self._enter(step, "gradient", name, got, _grad(self.expected[name]), floor)
@@ -206,6 +206,10 @@ def _cause_of_ratio(ratio: float, sizes: dict[str, int]) -> str:
     if ratio > 1:
         return f"It is {ratio:.4g} times too large: a missing 1/{ratio:.4g}, such as the number of microbatches or of tokens."
     return f"It is {1 / ratio:.4g} times too small: divided once too often, such as by the number of microbatches or of tokens."
+
+
+def _noise(values: Iterable[Tensor]) -> float:
+    return NOISE * max(x.detach().abs().max().item() for x in values if x.numel())
 
 
 def _grad(param: Tensor) -> Tensor:

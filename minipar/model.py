@@ -1,8 +1,8 @@
 """GPT: the small reference model that every way of splitting must reproduce.
 
 Pre-norm blocks, causal attention, a GELU MLP (or a mixture of experts), learned positions, a tied or untied head. The layers form
-a plain sequence, ``[embedding, block, ..., block, head]``, so that a pipeline can cut between any two of them; queries, keys, values
-and output are separate matrices, so that tensor parallelism can cut each by heads.
+a plain sequence, ``[embedding, block, ..., block, head]``, so that a pipeline can cut between any two of them; queries, keys,
+values and output are separate matrices, so that tensor parallelism can cut each by heads.
 """
 
 from __future__ import annotations
