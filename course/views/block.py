@@ -1,0 +1,106 @@
+"""One run as it is drawn: its rows, its spans as numbers, and the figures that stand in its title."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from course.views.kinds import Kind, kind_of
+from course.views.spans import BUSY, COLUMNS, COUNT, END, ROW, START, Label, Packer, Row, drawing_order, thin
+from minipar.trace import COMPUTE, Timeline
+
+
+@dataclass(frozen=True)
+class Block:
+    """Spans ``[spans, COLUMNS]`` in drawing order; times count from the run's first start."""
+
+    source: str  # predicted, measured, paced or counted
+    ranks: int
+    rows: tuple[Row, ...]
+    labels: tuple[Label, ...]
+    spans: np.ndarray
+    makespan: float
+    bubble: float
+    idle: tuple[float, ...]  # per rank, the share of the makespan with neither work nor communication
+    note: str = ""
+
+    @classmethod
+    def of(cls, timeline: Timeline, note: str = "") -> Block:
+        """The block of a whole run."""
+        packer = Packer()
+        critical = frozenset(timeline.critical)
+        spans = packer.numbers(sorted(timeline.spans, key=lambda s: s.start), critical)
+        return cls.drawn(packer, spans, timeline.ranks, timeline.source, note)
+
+    @classmethod
+    def drawn(cls, packer: Packer, spans: np.ndarray, ranks: int, source: str, note: str = "") -> Block:
+        """Put packed spans in drawing order and account for their time."""
+        for rank in range(ranks):
+            packer.open(Row(rank, COMPUTE, 0))  # a rank that did nothing has an empty track
+        rows, labels, spans = list(packer.rows), tuple(packer.labels), spans.copy()
+        place = np.array(drawing_order(rows))
+        ordered = tuple(row for _, row in sorted(zip(place.tolist(), rows, strict=True)))
+        if len(spans):
+            spans[:, ROW] = place[spans[:, ROW].astype(int)]
+            spans[:, [START, END]] -= spans[:, START].min()
+            spans = spans[np.lexsort((spans[:, START], spans[:, ROW]))]
+        makespan, bubble, idle = account(spans, ordered, ranks)
+        return cls(source, ranks, ordered, labels, spans, makespan, bubble, idle, note)
+
+    def thinned(self, limit: int) -> np.ndarray:
+        """The spans to send or print: about ``limit`` at most."""
+        return thin(self.spans, limit)
+
+    def header(self, kinds: list[Kind], spans: int) -> dict[str, Any]:
+        """The block without its numbers, for the browser. ``kinds`` grows by those that this block needs."""
+        return {
+            "source": self.source,
+            "note": self.note,
+            "ranks": self.ranks,
+            "makespan": self.makespan,
+            "bubble": self.bubble,
+            "idle": list(self.idle),
+            "spans": spans,
+            "rows": [{"rank": r.rank, "lane": r.lane} for r in self.rows],
+            "labels": [_label_state(label, kinds) for label in self.labels],
+        }
+
+
+def _label_state(label: Label, kinds: list[Kind]) -> dict[str, Any]:
+    kind = kind_of(label.name, label.lane)
+    if kind not in kinds:
+        kinds.append(kind)
+    return {"name": label.name, "kind": kinds.index(kind), "axis": label.axis, "phase": label.phase, "peers": list(label.peers)}
+
+
+def to_bytes(spans: np.ndarray) -> bytes:
+    """Little-endian float32, span after span, ``len(COLUMNS)`` numbers each."""
+    return np.ascontiguousarray(spans.reshape(-1, len(COLUMNS)), dtype="<f4").tobytes()
+
+
+def account(spans: np.ndarray, rows: tuple[Row, ...], ranks: int) -> tuple[float, float, tuple[float, ...]]:
+    """Makespan in seconds, bubble, and idle share per rank, as ``minipar.trace.Timeline`` defines them."""
+    if not len(spans):
+        return 0.0, 0.0, (0.0,) * ranks
+    rank_of = np.array([row.rank for row in rows])[spans[:, ROW].astype(int)]
+    compute = np.array([row.lane == COMPUTE for row in rows])[spans[:, ROW].astype(int)]
+    makespan = float(spans[:, END].max() - spans[:, START].min())
+    mine = [spans[rank_of == rank] for rank in range(ranks)]
+    own = max(float(s[:, END].max() - s[:, START].min()) for s in mine if len(s))
+    busy = sum(_covered(spans[(rank_of == rank) & compute]) for rank in range(ranks))
+    idle = tuple(1 - _covered(s) / makespan if makespan else 0.0 for s in mine)
+    return makespan, 1 - busy / (ranks * own) if own else 0.0, idle
+
+
+def _covered(spans: np.ndarray) -> float:
+    """Seconds in which at least one of the spans runs; a merged piece counts its busy seconds only."""
+    if not len(spans):
+        return 0.0
+    spans = spans[np.argsort(spans[:, START], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, END])
+    gaps = np.clip(spans[1:, START] - reach[:-1], 0, None).sum()
+    merged = spans[spans[:, COUNT] > 1]
+    hollow = (merged[:, END] - merged[:, START] - merged[:, BUSY]).sum()
+    return float(max(0.0, reach[-1] - spans[0, START] - gaps - hollow))

@@ -1,0 +1,93 @@
+// The timeline in the page: one focusable canvas, a legend, a tooltip, and a line that is read aloud.
+
+import { Surface, swatch } from "./canvas.js";
+import { readFrame } from "./frame.js";
+import { listen } from "./gestures.js";
+import { layOut, Scale } from "./layout.js";
+import { paintTimeline, titleText } from "./paint.js";
+import { onThemeChange, themeOf } from "./theme.js";
+
+const HELP = "Click, then scroll or press + and − to zoom, drag or ← → to pan, 0 to fit. Enter steps through spans with Tab and ↑ ↓, Esc leaves.";
+
+function element(tag, className, parent, text = "") {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = text;
+  parent.append(node);
+  return node;
+}
+
+class TimelinePicture {
+  constructor(model, el) {
+    this.model = model;
+    this.root = element("div", "mp-view mp-timeline", el);
+    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab must not take our keys
+    this.bar = element("div", "mp-bar", this.root);
+    this.legend = element("div", "mp-legend", this.bar);
+    this.buttons = element("div", "mp-buttons", this.bar);
+    const frame = element("div", "mp-canvas", this.root);
+    this.canvas = element("canvas", "", frame);
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "application");
+    this.tip = element("div", "mp-tip", frame);
+    this.tip.hidden = true;
+    element("div", "mp-help", this.root, HELP);
+    this.spoken = element("div", "mp-spoken", this.root);
+    this.spoken.setAttribute("aria-live", "polite");
+    this.window = null; // null: all of it
+    this.surface = new Surface(this.canvas, (...args) => this.paint(...args), () => this.layout.height);
+    this.stops = [onThemeChange(() => this.update()), listen(this)];
+    model.on("change:_frame", () => this.update());
+    this.update();
+  }
+
+  update() {
+    const header = this.model.get("_header");
+    this.kinds = header.kinds ?? [];
+    this.unit = header.unit;
+    this.blocks = readFrame(header, this.model.get("_frame"));
+    this.layout = layOut(this.blocks);
+    this.end = Math.max(...this.blocks.map((b) => b.makespan), header.horizon ?? 0) || 1;
+    this.hovered = this.selected = null;
+    this.drawLegend();
+    const text = this.blocks.map((b) => `${b.source}: ${titleText(b, this.unit)}`).join("; ");
+    this.canvas.setAttribute("aria-label", `Timeline of ${this.blocks[0]?.ranks ?? 0} ranks. ${text}. ${HELP}`);
+    this.surface.invalidate();
+  }
+
+  drawLegend() {
+    const key = JSON.stringify(this.kinds) + themeOf(this.root).dark;
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    this.legend.replaceChildren();
+    for (const kind of this.kinds) {
+      const item = element("span", "mp-key", this.legend);
+      item.append(swatch(kind.fill, kind.hatch, kind.ink), kind.label);
+    }
+  }
+
+  // Everything that painting and hit-testing need to know about the current size, window and theme.
+  picture(width, ratio = window.devicePixelRatio || 1) {
+    const [low, high] = this.window ?? [0, this.end];
+    const { blocks, layout, kinds, unit, hovered, selected } = this;
+    return { blocks, layout, kinds, unit, hovered, selected, ratio, scale: new Scale(low, high, width), theme: themeOf(this.root) };
+  }
+
+  paint(ctx, width, height, ratio) {
+    paintTimeline(ctx, this.picture(width, ratio));
+    this.root.dataset.drawn = String(Number(this.root.dataset.drawn ?? 0) + 1);
+    this.root.dataset.serial = String(this.model.get("_header").serial ?? 0);
+  }
+
+  dispose() {
+    this.stops.forEach((stop) => stop());
+    this.surface.dispose();
+  }
+}
+
+function render({ model, el }) {
+  const picture = new TimelinePicture(model, el);
+  return () => picture.dispose();
+}
+
+export default { render };

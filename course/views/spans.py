@@ -1,0 +1,117 @@
+"""Spans as numbers, ready for a picture: rows that never overlap, and fewer, wider pieces where a run has very many.
+
+A *block* is one run as it is drawn: for each rank a compute row and one row per simultaneous transfer. Its spans are an
+array of shape ``[spans, len(COLUMNS)]``; text (name, axis, phase, peers) lives once in a list of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from minipar.trace import COMPUTE, Span
+
+COLUMNS = ("row", "start", "end", "label", "stage", "microbatch", "bytes", "count", "busy", "critical")
+ROW, START, END, LABEL, STAGE, MICROBATCH, BYTES, COUNT, BUSY, CRITICAL = range(len(COLUMNS))
+
+
+class Label(NamedTuple):
+    """What a span is called, apart from its numbers."""
+
+    name: str
+    lane: str
+    axis: str = ""
+    phase: str = ""
+    peers: tuple[int, ...] = ()
+
+
+class Row(NamedTuple):
+    """One horizontal strip of the picture."""
+
+    rank: int
+    lane: str  # "compute" or "comm"
+    depth: int  # 0, or n for the n-th transfer at the same time
+
+
+@dataclass
+class Packer:
+    """Turns spans into rows of numbers, in the order they come. Rows are opened as they are needed."""
+
+    rows: list[Row] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    _row_of: dict[Row, int] = field(default_factory=dict)
+    _ends: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    _label_of: dict[Label, int] = field(default_factory=dict)
+
+    def numbers(self, spans: Iterable[Span], critical: frozenset[Span] = frozenset()) -> np.ndarray:
+        """The spans as an array ``[spans, columns]``. Spans of one row that come in order of time never overlap."""
+        out = [self._line(s, s in critical if critical else False) for s in spans]
+        return np.array(out, dtype=np.float64).reshape(-1, len(COLUMNS))
+
+    def _line(self, s: Span, critical: bool) -> tuple[float, ...]:
+        row, label = self._row(s), self._label(s)
+        return (row, s.start, s.end, label, s.stage, s.microbatch, s.nbytes, 1, s.end - s.start, critical)
+
+    def _row(self, s: Span) -> int:
+        ends = self._ends.setdefault((s.rank, s.lane), [])
+        slack = 1e-9 * abs(s.start)
+        depth = next((i for i, end in enumerate(ends) if end <= s.start + slack), len(ends))
+        ends[depth : depth + 1] = [s.end]
+        return self.open(Row(s.rank, s.lane, depth))
+
+    def open(self, row: Row) -> int:
+        """The index of ``row``, which is added if it is new."""
+        if row not in self._row_of:
+            self._row_of[row] = len(self.rows)
+            self.rows.append(row)
+        return self._row_of[row]
+
+    def _label(self, s: Span) -> int:
+        label = Label(s.name, s.lane, s.axis, s.phase, s.peers)
+        if label not in self._label_of:
+            self._label_of[label] = len(self.labels)
+            self.labels.append(label)
+        return self._label_of[label]
+
+
+def drawing_order(rows: list[Row]) -> list[int]:
+    """For each row its place from the top: by rank, compute first, then the transfers."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].lane != COMPUTE, rows[i].lane, rows[i].depth))
+    place = [0] * len(rows)
+    for position, index in enumerate(order):
+        place[index] = position
+    return place
+
+
+def thin(spans: np.ndarray, limit: int) -> np.ndarray:
+    """At most about ``limit`` spans that look the same from afar: tiny neighbours in a row become one piece.
+
+    A piece reaches from the first start to the last end of its members, takes its label from the longest, and adds up their
+    count, bytes and busy seconds: ``busy / (end - start)`` says how full it is, so idle time is not painted over.
+    """
+    if len(spans) <= limit:
+        return spans
+    spans = spans[np.lexsort((spans[:, START], spans[:, ROW]))]
+    begin, end = spans[:, START].min(), spans[:, END].max()
+    columns = max(1, limit // max(1, len(np.unique(spans[:, ROW]))))
+    return _merge(spans, begin, (end - begin) / columns or 1.0)
+
+
+def _merge(spans: np.ndarray, begin: float, width: float) -> np.ndarray:
+    """Join spans shorter than ``width`` that start in the same row and the same column of that width."""
+    column = np.floor((spans[:, START] - begin) / width)
+    tiny = spans[:, END] - spans[:, START] < width
+    same = (spans[1:, ROW] == spans[:-1, ROW]) & (column[1:] == column[:-1]) & tiny[1:] & tiny[:-1]
+    first = np.flatnonzero(np.concatenate(([True], ~same)))
+    group = np.cumsum(np.concatenate(([True], ~same))) - 1
+    longest = np.lexsort((-spans[:, BUSY], group))[first]  # sorted by group, then longest first
+    out = spans[longest].copy()
+    out[:, START] = spans[first, START]
+    out[:, END] = np.maximum.reduceat(spans[:, END], first)
+    for total in (BYTES, COUNT, BUSY):
+        out[:, total] = np.add.reduceat(spans[:, total], first)
+    out[:, CRITICAL] = np.maximum.reduceat(spans[:, CRITICAL], first)
+    return out
