@@ -1,0 +1,90 @@
+"""The ``minipar`` command: quick to answer, each word reaches its own module, mistakes are told in words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course import cli, lab
+from minipar.trace import COMM, COMPUTE, Span, Timeline
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    program = "import sys, course.cli\ntry: course.cli.main(['--help'])\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert all(f"    {name}  " in out for name in ("doctor", "lab", "run", "trace", "bake", "clean"))
+    assert not any(f"'{module}'" in out for module in ("torch", "IPython", "matplotlib", "plotly", "jupyterlab", "psutil"))
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["launch"])
+    assert caught.value.code == 2
+    assert "invalid choice: 'launch'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    spans = [Span(0, COMPUTE, "F", 0.0, 0.006), Span(0, COMM, "all_reduce", 0.004, 0.008, "dp", 3000)]
+    spans += [Span(1, COMPUTE, "F", 0.0, 0.010), Span(1, COMM, "send", 0.001, 0.003), Span(1, COMM, "send", 0.002, 0.004)]
+    return Timeline(spans, 2, "paced").to_chrome_trace(tmp_path / "trace.json")
+
+
+def test_trace_sums_up_what_each_rank_did(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trace", str(trace)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 ranks, 5 spans, 10.000 ms (paced)"
+    assert lines[3].split() == ["0", "60.0%", "20.0%", "20.0%", "50.0%", "3,000"]
+    assert lines[4].split() == ["1", "100.0%", "0.0%", "0.0%", "100.0%", "0"]
+    assert lines[-1] == "bytes by axis, counted: none 0, dp 3,000"
+
+
+def test_trace_refuses_two_things_at_once_in_a_lane(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(trace.read_text())
+    forward = next(e for e in document["traceEvents"] if e["name"] == "F" and e["pid"] == 1)
+    document["traceEvents"].append({**forward, "name": "B", "ts": 5000})
+    trace.write_text(json.dumps(document))
+    assert cli.main(["trace", str(trace)]) == 1
+    assert "rank 1, lane 'compute': B starts at 5.000 ms, before F ends at 10.000 ms" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("3", "no list of traceEvents"),
+        ('{"traceEvents": []}', "no event with a duration"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 1}]', "event 0 has no usable pid, ts or dur"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 1, "dur": -1}]', "negative"),
+    ],
+)
+def test_trace_says_what_is_wrong_with_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    assert cli.main(["trace", str(path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_trace_names_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trace", str(tmp_path / "none.json")]) == 1
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_lab_listens_on_loopback_and_lays_its_settings_under_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/etc/of-the-user")
+    line = lab.command(Path("/folder"), "notebooks/00-x.ipynb", port=4321)
+    assert "--ServerApp.ip=127.0.0.1" in line
+    assert not any("token" in word for word in line)  # JupyterLab makes one; on a command line everyone could read it
+    assert lab.environment()["JUPYTER_CONFIG_PATH"] == f"{lab.SETTINGS}:/etc/of-the-user"
+    settings = json.loads((lab.SETTINGS / "labconfig" / "default_setting_overrides.json").read_text())
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+
+
+def test_lab_without_lessons_says_where_they_come_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lab, "root", lambda: tmp_path)
+    assert cli.main(["lab"]) == 1
+    assert "clone it" in capsys.readouterr().err
