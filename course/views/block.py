@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from course.views.kinds import Kind, kind_of
-from course.views.spans import BUSY, COLUMNS, COUNT, END, ROW, START, Label, Packer, Row, drawing_order, thin
+from course.views.spans import BUSY, COLUMNS, COUNT, END, LABEL, MICROBATCH, ROW, START, Label, Packer, Row, drawing_order, thin
 from minipar.trace import COMPUTE, Timeline
 
 
@@ -73,6 +73,12 @@ def _label_state(label: Label, kinds: list[Kind]) -> dict[str, Any]:
     if kind not in kinds:
         kinds.append(kind)
     return {"name": label.name, "kind": kinds.index(kind), "axis": label.axis, "phase": label.phase, "peers": list(label.peers)}
+
+
+def span_text(block: Block, span: np.ndarray) -> str:
+    """What stands on a span: ``F3`` for a pipeline action, else its name."""
+    name, microbatch = block.labels[int(span[LABEL])].name, int(span[MICROBATCH])
+    return f"{name}{microbatch}" if microbatch >= 0 and len(name) == 1 else name
 
 
 def to_bytes(spans: np.ndarray) -> bytes:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
 
 WIDTH, DPI = 9.0, 110  # inches, dots per inch
 INK, SOFT, LINE, TRACK = "#1b1b1b", "#5c5c5c", "#d5d5d5", "#f1f1f1"
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty white figure of ``width`` x ``height`` inches. matplotlib is imported on first use: it takes half a second."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """An empty white figure of ``width`` x ``height`` inches."""
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -24,8 +21,6 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 def to_png(figure: Figure, colours: int = 96) -> bytes:
     """The figure as a PNG with a palette of ``colours``, a third of the usual size, with no date or version in it."""
-    from PIL import Image
-
     raw = io.BytesIO()
     figure.savefig(raw, format="png", metadata={"Software": None})
     image = Image.open(raw).convert("RGB").quantize(colours, dither=Image.Dither.NONE)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from course.views.block import Block
+from course.views.block import Block, span_text
 from course.views.kinds import Kind, kind_of
 from course.views.labels import number
-from course.views.spans import BUSY, COUNT, CRITICAL, END, LABEL, MICROBATCH, ROW, STAGE, START
+from course.views.spans import BUSY, COUNT, CRITICAL, END, LABEL, ROW, STAGE, START
 from course.views.still import INK, LINE, SOFT, TRACK, WIDTH, new_figure
 from minipar.trace import COMPUTE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 MOST_SPANS = 4000
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_MOST_LABELS = 400
+MOST_TEXTS = 300
+Strips = list[tuple[float, float]]  # (y, height) of each row
 
 
 def timeline_figure(blocks: Sequence[Block], unit: str = "s") -> Figure:
@@ -57,7 +58,7 @@ def _title(block: Block, unit: str) -> str:
     return f"{block.source}: makespan {span} · bubble {number(block.bubble, 'share')}{note}"
 
 
-def _strips(block: Block) -> tuple[list[tuple[float, float]], float]:
+def _strips(block: Block) -> tuple[Strips, float]:
     """``(y, height)`` of each row from the top, in units of text lines, and the height of all."""
     strips, y, rank = [], 0.0, 0
     for row in block.rows:
@@ -69,7 +70,7 @@ def _strips(block: Block) -> tuple[list[tuple[float, float]], float]:
     return strips, y
 
 
-def _draw(axes: Axes, block: Block, strips: list[tuple[float, float]], bottom: float, scale: float, kinds: list[Kind]) -> None:
+def _draw(axes: Axes, block: Block, strips: Strips, bottom: float, scale: float, kinds: list[Kind]) -> None:
     axes.set_ylim(bottom, 0)
     axes.set_facecolor("none")
     axes.set_axisbelow(True)
@@ -82,14 +83,16 @@ def _draw(axes: Axes, block: Block, strips: list[tuple[float, float]], bottom: f
     _draw_ranks(axes, block, strips)
     spans = block.thinned(MOST_SPANS)
     kind_of_label = [kind_of(label.name, label.lane) for label in block.labels]
-    for label, kind in enumerate(kind_of_label):
-        if kind not in kinds:
-            kinds.append(kind)
-        _draw_kind(axes, block, spans[spans[:, LABEL] == label], kind, strips, scale)
+    kinds += [kind for kind in dict.fromkeys(kind_of_label) if kind not in kinds]
+    kind_of_span = np.array([kinds.index(kind) for kind in kind_of_label], dtype=int)[spans[:, LABEL].astype(int)]
+    for kind in np.unique(kind_of_span):
+        _draw_kind(axes, block, spans[kind_of_span == kind], kinds[kind], strips, scale)
+    critical = [_box(s, strips, scale) for s in spans[spans[:, CRITICAL] > 0]]
+    axes.add_collection(PolyCollection(critical, facecolor="none", edgecolor=INK, linewidth=1.2, zorder=3), autolim=False)
     _draw_text(axes, block, spans, kind_of_label, strips, scale)
 
 
-def _draw_ranks(axes: Axes, block: Block, strips: list[tuple[float, float]]) -> None:
+def _draw_ranks(axes: Axes, block: Block, strips: Strips) -> None:
     middles = []
     for rank in range(block.ranks):
         own = [strip for strip, row in zip(strips, block.rows, strict=True) if row.rank == rank]
@@ -104,31 +107,27 @@ def _draw_ranks(axes: Axes, block: Block, strips: list[tuple[float, float]]) -> 
             axes.text(*at, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=SOFT)
 
 
-def _draw_kind(axes: Axes, block: Block, spans: np.ndarray, kind: Kind, strips: list[tuple[float, float]], scale: float) -> None:
-    from matplotlib.collections import PolyCollection
-
-    for chunk_alpha, chosen in ((1.0, spans[:, STAGE] < block.ranks), (0.62, spans[:, STAGE] >= block.ranks)):
+def _draw_kind(axes: Axes, block: Block, spans: np.ndarray, kind: Kind, strips: Strips, scale: float) -> None:
+    for shade, chosen in ((1.0, spans[:, STAGE] < block.ranks), (0.62, spans[:, STAGE] >= block.ranks)):  # later chunks are paler
         boxes = [_box(s, strips, scale) for s in spans[chosen]]
         if boxes:
-            face = _mix(kind.fill, chunk_alpha)
-            axes.add_collection(PolyCollection(boxes, facecolor=face, edgecolor="white", linewidth=0.5 if len(boxes) < 800 else 0))
+            edge = 0.5 if len(boxes) < 800 else 0
+            axes.add_collection(
+                PolyCollection(boxes, facecolor=_mix(kind.fill, shade), edgecolor="white", linewidth=edge), autolim=False
+            )
             lines = PolyCollection(boxes, facecolor="none", edgecolor="#00000055", linewidth=0)
             lines.set_hatch(_HATCH[kind.hatch])
-            axes.add_collection(lines)
-    critical = [_box(s, strips, scale) for s in spans[spans[:, CRITICAL] > 0]]
-    axes.add_collection(PolyCollection(critical, facecolor="none", edgecolor=INK, linewidth=1.2, zorder=3))
+            axes.add_collection(lines, autolim=False)
 
 
 _HATCH = {"": "", "/": "////", "\\": "\\\\\\\\", ".": "...", "-": "----", "|": "||||", "x": "xxxx"}
 
 
 def _mix(colour: str, alpha: float) -> tuple[float, ...]:
-    from matplotlib.colors import to_rgb
-
     return tuple(alpha * c + 1 - alpha for c in to_rgb(colour))
 
 
-def _box(span: np.ndarray, strips: list[tuple[float, float]], scale: float) -> np.ndarray:
+def _box(span: np.ndarray, strips: Strips, scale: float) -> np.ndarray:
     """The corners ``[4, 2]`` of one span; a merged piece is as tall as it is busy."""
     y, height = strips[int(span[ROW])]
     x0, x1 = span[START] / scale, span[END] / scale
@@ -137,27 +136,23 @@ def _box(span: np.ndarray, strips: list[tuple[float, float]], scale: float) -> n
     return np.array([(x0, top), (x1, top), (x1, y + height), (x0, y + height)])
 
 
-def _draw_text(
-    axes: Axes, block: Block, spans: np.ndarray, kinds: list[Kind], strips: list[tuple[float, float]], scale: float
-) -> None:
-    per_point = (axes.get_position().width * WIDTH * 72) / (block.makespan / scale or 1)
-    shown = 0
-    for s in spans[spans[:, COUNT] == 1]:
-        label, microbatch = block.labels[int(s[LABEL])], int(s[MICROBATCH])
-        text = f"{label.name}{microbatch}" if microbatch >= 0 else label.name
-        y, height = strips[int(s[ROW])]
-        if height < 1 or len(text) * 4.8 + 3 > (s[END] - s[START]) / scale * per_point or shown > _MOST_LABELS:
+def _draw_text(axes: Axes, block: Block, spans: np.ndarray, kinds: list[Kind], strips: Strips, scale: float) -> None:
+    """Names where they fit, on a plate of the fill's colour, so that the hatch does not cross letters."""
+    per_point = (block.makespan / scale or 1) / (axes.get_position().width * WIDTH * 72)
+    plates = []
+    for s in spans[(spans[:, COUNT] == 1) & (spans[:, END] - spans[:, START] > 11 * per_point * scale)][:MOST_TEXTS]:
+        text, kind = span_text(block, s), kinds[int(s[LABEL])]
+        (y, height), middle, half = strips[int(s[ROW])], (s[START] + s[END]) / 2 / scale, len(text) * 2.4 * per_point
+        if height < 1 or 2 * half > (s[END] - s[START]) / scale:
             continue
-        kind = kinds[int(s[LABEL])]
-        plate = {"facecolor": kind.fill, "edgecolor": "none", "pad": 0.6} if kind.hatch else None
-        middle = (s[START] + s[END]) / 2 / scale
-        axes.text(middle, y + height / 2, text, ha="center", va="center", fontsize=7.5, color=kind.ink, bbox=plate, clip_on=True)
-        shown += 1
+        if kind.hatch:
+            plates.append((middle - half, y + 0.25, 2 * half, height - 0.5, kind.fill))
+        axes.text(middle, y + height / 2, text, ha="center", va="center", fontsize=7.5, color=kind.ink, clip_on=True, zorder=4)
+    boxes = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h, _ in plates]
+    axes.add_collection(PolyCollection(boxes, facecolor=[p[4] for p in plates], zorder=3.5), autolim=False)
 
 
 def _legend(figure: Figure, kinds: list[Kind]) -> None:
-    from matplotlib.patches import Patch
-
     patches = [Patch(facecolor=k.fill, edgecolor="#00000055", linewidth=0, hatch=_HATCH[k.hatch], label=k.label) for k in kinds]
     if patches:
         figure.legend(

@@ -46,8 +46,9 @@ export function spanAt(block, r, t, slack = 0) {
   return best;
 }
 
+// What stands on a span: "F3" for a pipeline action, else its name.
 export function spanText(block, i) {
-  const label = block.labels[block.spans[i * COLUMNS + LABEL]];
+  const { name } = block.labels[block.spans[i * COLUMNS + LABEL]];
   const microbatch = block.spans[i * COLUMNS + MICROBATCH];
-  return microbatch >= 0 ? `${label.name}${microbatch}` : label.name;
+  return microbatch >= 0 && name.length === 1 ? `${name}${microbatch}` : name;
 }

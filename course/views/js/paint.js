@@ -146,7 +146,9 @@ function paintKind(ctx, picture, block, kind, items) {
   }
 }
 
-function paintText(ctx, picture, block, kind, i, { x, y, w, h }) {
+function paintText(ctx, picture, block, kind, i, box) {
+  const x = Math.max(box.x, picture.scale.left), w = Math.min(box.x + box.w, picture.scale.right) - x; // the part in view
+  const { y, h } = box;
   const text = block.spans[i * COLUMNS + COUNT] > 1 ? "" : spanText(block, i);
   ctx.font = `${h > 14 ? 11 : 9}px ${FONT}`;
   const width = ctx.measureText(text).width;
