@@ -1,0 +1,64 @@
+"""Fixtures of the browser tests: ``lab`` (a server) and ``lab_page`` (a tab on it). Every test here is marked ``browser``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, sync_playwright
+
+from course.browser import find_chromium
+from tests.browser.chromium import MISSING
+from tests.browser.labpage import LabPage
+from tests.browser.server import Server, serve
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+def missing(reason: str) -> None:
+    """Without a browser these tests are skipped, and say why; continuous integration must have one."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"{reason}; CI is set, and there a browser is required", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")  # not longer: Playwright's loop runs in this thread, and other tests need theirs
+def browser() -> Iterator[Browser]:
+    chromium = find_chromium()
+    if chromium is None:
+        missing(MISSING)
+    with sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        except Error as error:
+            missing(f"{chromium} does not start: {str(error).splitlines()[0]}")
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture
+def lab_page(browser: Browser, lab: Server, request: pytest.FixtureRequest) -> Iterator[LabPage]:
+    """A fresh tab; what it shows at the end of the test is kept in ``artifacts/``."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = LabPage(context.new_page(), lab, re.sub(r"[^\w.-]+", "-", request.node.name))
+    yield page
+    page.screenshot()
+    page.close()
+    context.close()

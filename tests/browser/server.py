@@ -1,0 +1,78 @@
+"""A JupyterLab of its own for the browser tests: loopback, a free port, a copy of the notebooks, nothing of the user's."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from course import lab
+
+STARTS_WITHIN = 60  # seconds
+
+
+class Server(NamedTuple):
+    """A running JupyterLab: where it listens, the token it wants, the folder it shows."""
+
+    url: str
+    token: str
+    folder: Path
+    pid: int
+
+
+@contextmanager
+def serve(home: Path) -> Iterator[Server]:
+    """Start JupyterLab as ``minipar lab`` does, on a copy of ``notebooks/`` below ``home``; stop it and its kernels after."""
+    folder = home / "work"
+    shutil.copytree(lab.root() / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    port, token = free_port(), secrets.token_hex(16)
+    line = [*lab.command(folder, "notebooks", port=port), "--LabApp.expose_app_in_browser=True"]
+    log = home / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(line, env=_environment(home, token), stdout=out, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        server = Server(f"http://127.0.0.1:{port}", token, folder, process.pid)
+        _await_answer(server, process, log)
+        yield server
+    finally:
+        process.terminate()  # a first SIGTERM shuts the kernels down in order
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _environment(home: Path, token: str) -> dict[str, str]:
+    own = {
+        name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    }
+    own["JUPYTERLAB_SETTINGS_DIR"] = own["JUPYTERLAB_WORKSPACES_DIR"] = own["JUPYTER_CONFIG_DIR"]
+    return {**lab.environment(), **own, "JUPYTER_TOKEN": token}
+
+
+def _await_answer(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN
+    request = urllib.request.Request(f"{server.url}/api/status", headers={"Authorization": f"token {server.token}"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with opener.open(request, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    tail = log.read_text(errors="replace")[-3000:]
+    raise RuntimeError(f"JupyterLab did not answer within {STARTS_WITHIN} s (exit code {process.poll()}):\n{tail}")
