@@ -126,12 +126,16 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors to one score per token of the vocabulary: ``[batch, seq, width]`` to ``[batch, seq, vocab]``."""
+    """Vectors to one score per token of the vocabulary: ``[batch, seq, width]`` to ``[batch, seq, vocab]``.
+
+    ``loss_sum`` is the loss that fits its scores, to be replaced where a rank holds the scores of a part of the vocabulary.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width)
         self.output = nn.Linear(config.width, config.vocab, bias=False)
+        self.loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(self.norm(x))
@@ -165,7 +169,7 @@ class GPT(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """This batch's share of the mean loss over the *global* batch: summed over its tokens, divided by the global count."""
-        return loss_sum(self(batch.inputs, batch.positions), batch.targets) / batch.total
+        return self.head.loss_sum(self(batch.inputs, batch.positions), batch.targets) / batch.total
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
