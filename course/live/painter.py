@@ -1,4 +1,4 @@
-"""One thread that draws: at most ten times a second, always the newest state, and the last one for certain."""
+"""One thread that draws every view: at most ten times a second, always the newest state, and the last one for certain."""
 
 from __future__ import annotations
 
@@ -12,50 +12,56 @@ SHARE = 0.3  # the most of one core that drawing may take
 
 
 class Painter:
-    """Calls ``draw`` in a thread of its own after each ``ask()``; asks that come meanwhile are one.
+    """Draws in a thread of its own what is asked for. Asks that come while it draws or rests are one.
 
-    ``draw`` never runs twice at once. After ``close()`` it has run once more if anything was asked for. An error in ``draw``
-    ends the drawing, not the run; ``close`` raises it.
+    A ``draw`` never runs twice at once. The thread starts with the first ask.
     """
 
-    def __init__(self, draw: Callable[[], None], period: float = PERIOD) -> None:
-        self._draw = draw
+    def __init__(self, period: float = PERIOD) -> None:
         self._period = period
-        self._asked = threading.Event()
-        self._closing = threading.Event()
-        self._error: BaseException | None = None
-        self.frames = 0
-        self._thread = threading.Thread(target=self._loop, name="minipar painter", daemon=True)
-        self._thread.start()
+        self._changed = threading.Condition()
+        self._asked: dict[Callable[[], None], None] = {}  # in the order in which they were asked for
+        self._errors: list[BaseException] = []
+        self._drawing = False
+        self._thread: threading.Thread | None = None
 
-    def ask(self) -> None:
-        """Something changed: draw soon."""
-        self._asked.set()
+    def ask(self, draw: Callable[[], None]) -> None:
+        """Something changed: ``draw`` soon. Returns at once."""
+        with self._changed:
+            self._asked[draw] = None
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="minipar painter", daemon=True)
+                self._thread.start()
 
-    def close(self, timeout: float = 10.0) -> None:
-        """Draw what is still asked for, and end the thread."""
-        self._closing.set()
-        self._asked.set()  # wakes the thread
-        self._thread.join(timeout)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+    def flush(self, timeout: float = 10.0) -> None:
+        """Wait until everything asked for is drawn. Raises what went wrong while drawing, if anything did."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._asked and not self._drawing, timeout)
+            if self._errors:
+                error, self._errors = self._errors[0], []
+                raise error
 
     def _loop(self) -> None:
-        try:
-            while True:
-                self._asked.wait()
-                closing = self._closing.is_set()
-                self._asked.clear()
-                cost = self._frame()
-                if closing:
-                    return
-                self._closing.wait(max(self._period - cost, cost / SHARE - cost))
-        except BaseException as error:
-            self._error = error
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked)
+                draws, self._asked, self._drawing = list(self._asked), {}, True
+            begin = now()
+            for draw in draws:
+                self._attempt(draw)
+            cost = now() - begin
+            with self._changed:
+                self._drawing = False
+                self._changed.notify_all()
+            threading.Event().wait(max(self._period, cost / SHARE) - cost)
 
-    def _frame(self) -> float:
-        begin = now()
-        self._draw()
-        self.frames += 1
-        return now() - begin
+    def _attempt(self, draw: Callable[[], None]) -> None:
+        try:
+            draw()
+        except BaseException as error:
+            with self._changed:
+                self._errors = [*self._errors[:9], error]
+
+
+painter = Painter()  # the one of this process

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterable
 from types import EllipsisType
 from typing import Any
 
-import anywidget
-import traitlets
+from matplotlib.figure import Figure
 
+from course.views.aggregate import SpanAggregate
 from course.views.block import Block, to_bytes
-from course.views.esm import HERE, bundle
+from course.views.canvas_view import CanvasView
+from course.views.esm import bundle
 from course.views.kinds import Kind
 from course.views.labels import number
-from course.views.mime import picture_bundle
-from course.views.still import to_png
 from course.views.table import Table
 from course.views.timeline_png import timeline_figure
-from minipar.trace import COMM, Timeline
+from minipar.trace import COMM, Span, Timeline
 
 MOST_SPANS = 20_000  # more are merged: the screen has fewer pixels
 MOST_LIVE_SPANS = 4_000
 
 
-class TimelineView(anywidget.AnyWidget):
+class TimelineView(CanvasView):
     """Lanes of computation and communication for each rank of one or two runs, on one time axis.
 
     ``predicted`` and ``measured`` are timelines (or ``None``); each is labelled with its own ``source``. ``unit`` is ``"s"``, or
-    another word for timelines whose times are not seconds (``"slots"``).
+    another word for timelines whose times are not seconds (``"slots"``). ``note`` stands beside the measured one ("on CPU").
     """
 
     _esm = bundle("timeline.js")
-    _css = (HERE / "view.css").read_text(encoding="utf-8")
-    _header = traitlets.Dict().tag(sync=True)
-    _frame = traitlets.Bytes().tag(sync=True)
 
     def __init__(
         self, predicted: Timeline | None = None, measured: Timeline | None = None, unit: str = "s", note: str = ""
@@ -44,8 +40,7 @@ class TimelineView(anywidget.AnyWidget):
         self.predicted: Timeline | None = None
         self.measured: Timeline | None = None
         self._blocks: dict[str, Block] = {}
-        self._serial = 0
-        self._drawing = threading.Lock()
+        self._live: SpanAggregate | None = None
         self.show(predicted, measured)
 
     def show(self, predicted: Timeline | EllipsisType | None = ..., measured: Timeline | EllipsisType | None = ...) -> None:
@@ -58,33 +53,43 @@ class TimelineView(anywidget.AnyWidget):
                 self._blocks.pop(place, None)
                 if timeline is not None:
                     self._blocks[place] = Block.of(timeline, self.note if place == "measured" else "")
-            self._publish(MOST_SPANS)
+            if not isinstance(measured, EllipsisType):
+                self._live = None
+            self.paint()
 
-    def show_live(self, block: Block) -> None:
-        """Draw a run that is still going on as the measured one, from its aggregate."""
+    def start_live(self, ranks: int, source: str = "measured") -> None:
+        """The measured run starts anew: what ``absorb`` brings is drawn from now on, until ``show(measured=...)``."""
         with self._drawing:
-            self._blocks["measured"] = block
-            self._publish(MOST_LIVE_SPANS)
+            self.measured = None
+            self._blocks.pop("measured", None)
+            self._live = SpanAggregate(ranks, source)
+        self.paint_soon()
+
+    def absorb(self, spans: Iterable[Span]) -> None:
+        """Take in spans of the running run. Any thread; returns at once, the painter draws."""
+        live = self._live
+        if live is not None:
+            live.add(spans)
+            self.paint_soon()
 
     @property
     def blocks(self) -> list[Block]:
         """What is drawn, from the top."""
-        return [self._blocks[place] for place in ("predicted", "measured") if place in self._blocks]
+        with self._drawing:
+            if self._live is not None:
+                self._blocks["measured"] = self._live.block(self.note)
+            return [self._blocks[place] for place in ("predicted", "measured") if place in self._blocks]
 
-    def _publish(self, limit: int) -> None:
+    def is_empty(self) -> bool:
+        return not any(len(block.spans) for block in self.blocks)
+
+    def _content(self) -> tuple[dict[str, Any], bytes]:
         kinds: list[Kind] = []
-        thinned = [block.thinned(limit) for block in self.blocks]
-        headers = [block.header(kinds, len(spans)) for block, spans in zip(self.blocks, thinned, strict=True)]
-        self._serial += 1
-        header: dict[str, Any] = {
-            "blocks": headers,
-            "kinds": [kind.state() for kind in kinds],
-            "unit": self.unit,
-            "serial": self._serial,
-        }
-        with self.hold_sync():  # both in one message: the page never sees the text of one run with the spans of another
-            self._header = header
-            self._frame = b"".join(to_bytes(spans) for spans in thinned)
+        blocks = self.blocks
+        thinned = [block.thinned(MOST_LIVE_SPANS if self._live else MOST_SPANS) for block in blocks]
+        headers = [block.header(kinds, len(spans)) for block, spans in zip(blocks, thinned, strict=True)]
+        header = {"blocks": headers, "kinds": [kind.state() for kind in kinds], "unit": self.unit}
+        return header, b"".join(to_bytes(spans) for spans in thinned)
 
     def table(self) -> Table:
         """Per rank: work, communication that was not hidden, idle time, bytes sent, for each timeline shown."""
@@ -99,12 +104,8 @@ class TimelineView(anywidget.AnyWidget):
                 parts.append(f"makespan {number(t.makespan, self.unit)}, bubble {number(t.bubble, 'share')} ({t.source})")
         return "; ".join(parts) or "no run yet"
 
-    def png(self) -> bytes:
-        """The picture as a PNG."""
-        return to_png(timeline_figure(self.blocks, self.unit))
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        return picture_bundle(self, super()._repr_mimebundle_(**kwargs), empty=not any(len(b.spans) for b in self.blocks))
+    def figure(self) -> Figure:
+        return timeline_figure(self.blocks, self.unit)
 
 
 def _rows(timeline: Timeline, unit: str) -> list[tuple[str, ...]]:

@@ -5,15 +5,15 @@ import pytest
 from course.live.painter import Painter
 
 
-def test_the_last_state_is_drawn():
+def test_the_last_state_is_drawn_and_many_asks_are_one_frame():
     state, drawn = [0], []
-    painter = Painter(lambda: drawn.append(state[0]), period=0.02)
+    draw, painter = (lambda: drawn.append(state[0])), Painter(period=0.02)
     for i in range(1, 1001):
         state[0] = i
-        painter.ask()
-    painter.close()
+        painter.ask(draw)
+    painter.flush()
     assert drawn[-1] == 1000
-    assert len(drawn) < 100  # many asks are one frame
+    assert len(drawn) < 100
 
 
 def test_nothing_is_lost_when_the_last_ask_comes_while_drawing():
@@ -25,13 +25,13 @@ def test_nothing_is_lost_when_the_last_ask_comes_while_drawing():
         go_on.wait(10)
         drawn.append(seen)
 
-    painter = Painter(draw, period=0.0)
-    painter.ask()
+    painter = Painter(period=0.0)
+    painter.ask(draw)
     drawing.wait(10)
     state[0] = 2
-    painter.ask()
+    painter.ask(draw)
     go_on.set()
-    painter.close()
+    painter.flush()
     assert drawn[-1] == 2
 
 
@@ -44,27 +44,30 @@ def test_frames_never_run_at_the_same_time():
         threading.Event().wait(0.002)
         inside[0] -= 1
 
-    painter = Painter(draw, period=0.0)
-    askers = [threading.Thread(target=lambda: [painter.ask() for _ in range(200)]) for _ in range(4)]
+    painter = Painter(period=0.0)
+    askers = [threading.Thread(target=lambda: [painter.ask(draw) for _ in range(200)]) for _ in range(4)]
     [t.start() for t in askers]
     [t.join() for t in askers]
-    painter.close()
+    painter.flush()
     assert most[0] == 1
 
 
 def test_asking_never_waits_for_a_slow_frame():
-    hold = threading.Event()
-    painter = Painter(lambda: hold.wait(10) and None, period=0.0)
-    asker = threading.Thread(target=lambda: [painter.ask() for _ in range(1000)])
+    hold, painter = threading.Event(), Painter(period=0.0)
+    draw = lambda: hold.wait(10) and None  # noqa: E731
+    asker = threading.Thread(target=lambda: [painter.ask(draw) for _ in range(1000)])
     asker.start()
     asker.join(5)
     assert not asker.is_alive()
     hold.set()
-    painter.close()
+    painter.flush()
 
 
-def test_an_error_while_drawing_is_told_at_the_end():
-    painter = Painter(lambda: 1 / 0, period=0.0)
-    painter.ask()
+def test_every_view_is_drawn_even_when_one_fails_and_the_error_is_told():
+    drawn, painter = [], Painter(period=0.0)
+    painter.ask(lambda: 1 / 0)
+    painter.ask(lambda: drawn.append("other"))
     with pytest.raises(ZeroDivisionError):
-        painter.close()
+        painter.flush()
+    painter.flush()  # told once
+    assert drawn == ["other"]

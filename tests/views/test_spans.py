@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from course.live.aggregate import SpanAggregate
+from course.views.aggregate import SpanAggregate
 from course.views.block import Block, account
 from course.views.spans import BUSY, BYTES, COUNT, END, ROW, START, Packer, thin
 from minipar.trace import COMM, COMPUTE, Span, Timeline

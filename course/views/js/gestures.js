@@ -1,5 +1,6 @@
 // Mouse and keys of a timeline: zoom, pan, look at a span, step through spans.
 
+import { fillTip, placeTip } from "./dom.js";
 import { bytes, time } from "./format.js";
 import { BYTES, COLUMNS, COUNT, BUSY, END, LABEL, MICROBATCH, STAGE, START, spanAt, spanText } from "./frame.js";
 import { panned, under, zoomed } from "./layout.js";
@@ -85,19 +86,12 @@ function hover(view, target) {
 }
 
 function showTip(view, target) {
-  view.tip.hidden = !target;
+  fillTip(view.tip, target ? describe(view, target) : []);
   if (!target) return;
-  view.tip.replaceChildren(...describe(view, target).map((text, i) => {
-    const row = document.createElement("div");
-    row.textContent = text;
-    if (!i) row.className = "mp-tip-name";
-    return row;
-  }));
   const box = placeOf(view.picture(view.surface.width), target.block, target.index);
-  const x = Math.min(Math.max(0, box.x + box.w / 2 - view.tip.offsetWidth / 2), view.surface.width - view.tip.offsetWidth);
   const below = box.y + box.h + 8;
   const fits = below + view.tip.offsetHeight < view.canvas.clientHeight + 40;
-  view.tip.style.transform = `translate(${x}px, ${fits ? below : box.y - view.tip.offsetHeight - 8}px)`;
+  placeTip(view.tip, box.x + box.w / 2, fits ? below : box.y - view.tip.offsetHeight - 8, view.surface.width);
 }
 
 // What there is to say about a span, line by line; the first line is its name.

@@ -1,6 +1,7 @@
 // The timeline in the page: one focusable canvas, a legend, a tooltip, and a line that is read aloud.
 
 import { Surface, swatch } from "./canvas.js";
+import { element, frameOf, markDrawn } from "./dom.js";
 import { readFrame } from "./frame.js";
 import { listen } from "./gestures.js";
 import { layOut, Scale } from "./layout.js";
@@ -9,31 +10,14 @@ import { onThemeChange, themeOf } from "./theme.js";
 
 const HELP = "Click, then scroll or press + and − to zoom, drag or ← → to pan, 0 to fit. Enter steps through spans with Tab and ↑ ↓, Esc leaves.";
 
-function element(tag, className, parent, text = "") {
-  const node = document.createElement(tag);
-  node.className = className;
-  node.textContent = text;
-  parent.append(node);
-  return node;
-}
-
 class TimelinePicture {
   constructor(model, el) {
     this.model = model;
-    this.root = element("div", "mp-view mp-timeline", el);
-    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab must not take our keys
-    this.bar = element("div", "mp-bar", this.root);
+    Object.assign(this, frameOf(el, "timeline"));
     this.legend = element("div", "mp-legend", this.bar);
     this.buttons = element("div", "mp-buttons", this.bar);
-    const frame = element("div", "mp-canvas", this.root);
-    this.canvas = element("canvas", "", frame);
-    this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
-    this.tip = element("div", "mp-tip", frame);
-    this.tip.hidden = true;
     element("div", "mp-help", this.root, HELP);
-    this.spoken = element("div", "mp-spoken", this.root);
-    this.spoken.setAttribute("aria-live", "polite");
     this.window = null; // null: all of it
     this.surface = new Surface(this.canvas, (...args) => this.paint(...args), () => this.layout.height);
     this.stops = [onThemeChange(() => this.update()), listen(this)];
@@ -75,8 +59,7 @@ class TimelinePicture {
 
   paint(ctx, width, height, ratio) {
     paintTimeline(ctx, this.picture(width, ratio));
-    this.root.dataset.drawn = String(Number(this.root.dataset.drawn ?? 0) + 1);
-    this.root.dataset.serial = String(this.model.get("_header").serial ?? 0);
+    markDrawn(this.root, this.model);
   }
 
   dispose() {
