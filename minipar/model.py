@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minipar.data import IGNORE, Batch
+
+if TYPE_CHECKING:
+    from minipar.expert_parallel.options import MoEOptions
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class GPTConfig:
     dropout: float = 0.0
     experts: int = 0  # per MoE layer; 0: every MLP is dense
     top_k: int = 2  # experts per token
+    moe: MoEOptions | None = None  # how tokens are routed and balanced; None: the defaults
 
     def __post_init__(self) -> None:
         for name, default in (("kv_heads", self.heads), ("ffn", 4 * self.width)):
