@@ -1,0 +1,271 @@
+"""What a rank's process does: join the process group, wait for a function, run it, report. And what user code may call there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import types
+from collections import deque
+from typing import Any, NoReturn
+
+from course.ranks import calls, wire
+from course.ranks.guard import Guard, leave, main_stack
+from course.ranks.report import Failure, failure
+from course.ranks.slots import IDLE, RUNNING, Slots
+from minipar.trace import now, tracer
+
+
+class Interrupt(KeyboardInterrupt):
+    """Raised in the user's function when the kernel is interrupted or the run is stopped."""
+
+
+class Rank:
+    """This process, as a rank of its pool."""
+
+    def __init__(self, messages: socket.socket, guard: socket.socket) -> None:
+        self.messages = messages
+        self.sending = threading.Lock()
+        self.outbox: deque[tuple[str, float, memoryview]] = deque()
+        self.running = False
+        self.run_id = -1
+        self.rank, self.size = -1, 0
+        self.device: Any = None
+        self.slots: Slots
+        self.calls: calls.Calls
+        self.guard = Guard(guard, self.flush, self.describe)
+        self.main = _fresh_main()
+
+    # ---- joining and leaving
+
+    def join(self, order: dict[str, Any], hardware: bytes) -> None:
+        """Become rank ``order["rank"]`` of ``order["size"]`` in a fresh process group, then say so."""
+        self.rank, self.size = order["rank"], order["size"]
+        _adopt_surroundings(order)
+        if not self.guard.is_alive():
+            self._first_time(order)
+        try:
+            info = self._join_group(order, hardware)
+            wire.send(self.messages, wire.READY, {"info": info, "failure": None})
+        except Exception as error:
+            wire.send(self.messages, wire.READY, {"info": {}, "failure": failure(self.rank, "raised", error)})
+        self.slots.write(self.rank, IDLE)
+
+    def _first_time(self, order: dict[str, Any]) -> None:
+        import torch
+
+        from course.ranks import hooks
+        from minipar import comm
+
+        random.seed()
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed()
+        torch.set_num_threads(max(1, order["cpus"] // order["size"]))
+        self.slots = Slots(order["slots"], self.size)
+        self.calls = calls.Calls(self.rank, self.slots)
+        hooks.attach(self.calls)
+        comm.set_monitor(self.calls)
+        tracer.rank = self.rank
+        self.main.__dict__.update(rank=self.rank, world_size=self.size, torch=torch, dist=torch.distributed)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        self.guard.start()
+
+    def _join_group(self, order: dict[str, Any], hardware: bytes) -> dict[str, Any]:
+        from datetime import timedelta
+
+        import torch
+        import torch.distributed as dist
+
+        self.device, backend, gpus = choose_device(order["device"], self.rank, self.size)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        store = dist.FileStore(order["store"], self.size)
+        with self.calls.unseen():
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timedelta(days=1))
+            if backend != "gloo":
+                dist.barrier()
+        self.calls.reset()
+        pace(wire.loads(hardware) if hardware else None, self.rank)
+        return {"device": str(self.device), "backend": backend, "gpus": gpus}
+
+    def leave_group(self) -> None:
+        """Give up the process group, whose messages may be half delivered; variables stay."""
+        import torch.distributed as dist
+
+        with self.calls.unseen():
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        wire.send(self.messages, wire.LEFT, None)
+
+    # ---- running a function
+
+    def run(self, order: dict[str, Any], body: bytes) -> None:
+        self.run_id = order["run"]
+        if sys.path != order["path"]:
+            sys.path[:] = order["path"]
+        if order["cwd"] != os.getcwd():
+            with contextlib.suppress(OSError):
+                os.chdir(order["cwd"])
+        tracer.drain()
+        self.slots.write(self.rank, RUNNING)
+        fault, result = self._call(body)
+        self.slots.write(self.rank, IDLE)
+        _flush_prints()
+        self.flush()
+        done = {"run": self.run_id, "failure": fault, "tally": self.calls.tally(), "joined": _is_joined()}
+        with self.sending:
+            wire.send(self.messages, wire.DONE, done, result)
+
+    def _call(self, body: bytes) -> tuple[Failure | None, bytes | memoryview]:
+        """Run the function; a failure or its pickled result. An interrupt is only let in between the two marks."""
+        kind = "function"
+        self.calls.failed_in = ""
+        try:
+            try:
+                self.running = True
+                function, args = wire.loads(body)
+                kind = "raised"
+                result = function(*args)
+                kind = "result"
+                return None, wire.dumps(result)
+            finally:
+                self.running = False
+        except Interrupt as stop:
+            return failure(self.rank, "interrupted", stop), b""
+        except SystemExit as leaving:
+            if not leaving.code:
+                return None, wire.dumps(None)
+            return failure(self.rank, "exit", leaving), b""
+        except BaseException as error:
+            return failure(self.rank, kind, error, self.calls.failed_in), b""
+
+    def _on_interrupt(self, *_: object) -> None:
+        if self.running:
+            raise Interrupt
+
+    # ---- for the guard thread
+
+    def flush(self) -> bool:
+        """Send what was traced and emitted since the last time; True while a function runs."""
+        with self.sending:
+            spans = [tuple(span) for span in tracer.drain()]
+            emitted = [self.outbox.popleft() for _ in range(len(self.outbox))]
+            if spans or emitted:
+                batch = {"run": self.run_id, "spans": spans, "emitted": [(k, t, bytes(p)) for k, t, p in emitted]}
+                wire.send(self.messages, wire.EVENTS, batch)
+        if self.running:
+            _flush_text()
+        return self.running
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.run_id, "stack": main_stack(), "ledger": self.calls.snapshot()}
+
+
+_rank: Rank | None = None
+
+
+def main(messages: socket.socket, guard: socket.socket) -> NoReturn:
+    """The whole life of a rank. Ends with the process."""
+    global _rank
+    _open_prints()
+    _rank = rank = Rank(messages, guard)
+    while True:
+        try:
+            frame = wire.receive(messages)
+            if frame.kind == wire.JOIN:
+                rank.join(frame.meta, frame.body)
+            elif frame.kind == wire.LEAVE:
+                rank.leave_group()
+            elif frame.kind == wire.RUN:
+                rank.run(frame.meta, frame.body)
+        except (EOFError, OSError):
+            leave()
+
+
+def inside() -> Rank | None:
+    """The rank that this process is, or None in the kernel and under torchrun."""
+    return _rank
+
+
+def emit(kind: str, payload: Any) -> None:
+    """Publish something to whoever watches this run: ``emit("loss", {"step": 3, "loss": 2.1})``.
+
+    It arrives as an ``Event(kind, rank, time, payload)`` at ``run.subscribe`` and ``run.events(kind)``, in order and without
+    loss. Outside of a rank it does nothing, so the same program runs under torchrun.
+    """
+    if _rank is not None:
+        _rank.outbox.append((kind, now(), wire.dumps(payload)))
+
+
+def device() -> Any:
+    """The ``torch.device`` that this rank computes on."""
+    import torch
+
+    return _rank.device if _rank is not None and _rank.device is not None else torch.device("cpu")
+
+
+def choose_device(wanted: str, rank: int, size: int) -> tuple[Any, str, int]:
+    """``(device, backend, number of GPUs)``: NCCL with a GPU for each rank, else gloo through the host."""
+    import torch
+
+    gpus = torch.cuda.device_count() if wanted != "cpu" else 0
+    if wanted.startswith("cuda") and not gpus:
+        raise RuntimeError("device='cuda', but PyTorch sees no GPU here; use device='auto' or device='cpu'")
+    if not gpus:
+        return torch.device("cpu"), "gloo", 0
+    return torch.device("cuda", rank % gpus), "cpu:gloo,cuda:nccl" if gpus >= size else "gloo", gpus
+
+
+def pace(hardware: Any, rank: int) -> None:
+    """Have minipar make every call last as long as it would on ``hardware``; None for as fast as this machine goes."""
+    from minipar import comm
+
+    comm.pace(hardware, rank)
+
+
+def _is_joined() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_initialized()
+
+
+def _adopt_surroundings(order: dict[str, Any]) -> None:
+    """See files, modules and environment variables as the kernel does."""
+    os.environ.update(order["env"])
+    sys.path[:] = order["path"]
+    with contextlib.suppress(OSError):
+        os.chdir(order["cwd"])
+
+
+def _fresh_main() -> types.ModuleType:
+    """An empty ``__main__``: the namespace of ``%%ranks`` cells."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    return module
+
+
+def _open_prints() -> None:
+    """Point Python's own streams at the pipes. Any text can be printed, and a line is sent when it is whole."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(fd, "w", closefd=False)
+        text = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="surrogatepass", line_buffering=True)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+
+
+def _flush_text() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _flush_prints() -> None:
+    """Everything printed so far, by C code too, is in the pipes."""
+    _flush_text()
+    ctypes.CDLL(None).fflush(None)

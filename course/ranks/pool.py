@@ -1,0 +1,347 @@
+"""The processes of one ``Ranks``, what they say, and what that means. Everything here happens in the reader thread, unless noted."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from course.ranks import errors, recovery, strays, watchdog, wire
+from course.ranks.hub import Channel, Pipe, hub
+from course.ranks.report import Failure
+from course.ranks.run import Event, Run, spans_of, text_decoder
+from course.ranks.server import fork_server
+from course.ranks.slots import DEAD, STATES, RankState, Slots
+from minipar.trace import now
+
+_numbers = itertools.count(1)
+
+
+class Trouble(NamedTuple):
+    """Why a run did not end by itself on all ranks."""
+
+    kind: str  # "failed", "died", "stuck", "out of step", "timeout", "stopped", "interrupted", "left"
+    lines: tuple[str, ...] = ()
+
+
+class Member:
+    """One rank's process, as the kernel knows it."""
+
+    def __init__(self, pool: Pool, rank: int) -> None:
+        self.pool, self.rank = pool, rank
+        self.pid = 0
+        self.state = "starting"  # "starting", "ready", "left", "dead"
+        self.info: dict[str, Any] = {}
+        self.failure: Failure | None = None  # of joining, or of the current run
+        self.finished = True  # with the current run
+        self.killed = False  # by us
+        self.status = 0
+        self.tally: tuple[Any, ...] = ()
+        self.answer: dict[str, Any] | None = None
+        messages, their_messages = socket.socketpair()
+        guard, their_guard = socket.socketpair()
+        out, their_out = os.pipe()
+        err, their_err = os.pipe()
+        self._theirs = (their_messages, their_guard)
+        self._their_pipes = (their_out, their_err)
+        self.messages = Channel(pool.hub, messages, self._heard)
+        self.guard = Channel(pool.hub, guard, self._answered)
+        self.pipes = [self._pipe(out, "stdout"), self._pipe(err, "stderr")]
+
+    @property
+    def fds(self) -> list[int]:
+        return [self._theirs[0].fileno(), self._theirs[1].fileno(), *self._their_pipes]
+
+    def forked(self, pid: int) -> None:
+        """Any thread: the rank has its own copies of the descriptors now."""
+        self.pid = pid
+        self.close_theirs()
+        self.pool.server.when_dead(pid, self._died)
+
+    def close_theirs(self) -> None:
+        for sock in self._theirs:
+            sock.close()
+        for fd in self._their_pipes:
+            os.close(fd)
+        self._theirs, self._their_pipes = (), ()  # type: ignore[assignment]
+
+    @property
+    def alive(self) -> bool:
+        return self.state != "dead"
+
+    def _pipe(self, fd: int, stream: str) -> Pipe:
+        decoder = text_decoder()
+        return Pipe(self.pool.hub, fd, lambda data: self.pool.printed(self.rank, stream, decoder.decode(data)))
+
+    def _heard(self, frame: wire.Frame) -> None:
+        self.pool.heard(self, frame)
+
+    def _answered(self, frame: wire.Frame) -> None:
+        with self.pool.changed:
+            self.answer = frame.meta
+            self.pool.changed.notify_all()
+
+    def _died(self, status: int) -> None:
+        self.messages.drain()  # what it said before
+        self.drain_prints()
+        self.close()
+        self.status = status
+        self.pool.died(self)
+
+    def drain_prints(self) -> None:
+        for pipe in self.pipes:
+            pipe.drain()
+
+    def close(self) -> None:
+        for end in (self.messages, self.guard, *self.pipes):
+            end.close()
+
+
+class Pool:
+    """``size`` ranks and the run they work on, if any. ``changed`` guards and announces every change of state."""
+
+    def __init__(self, size: int, device: str, hardware: Any) -> None:
+        self.size, self.device, self.hardware = size, device, hardware
+        self.hub = hub()
+        self.server = fork_server()
+        self.name = f"pool-{next(_numbers)}"
+        self.home: Path = strays.home() / self.name
+        self.home.mkdir(mode=0o700)
+        self.slots = Slots(self.home / "slots", size, create=True)
+        self.changed = threading.Condition()
+        self.members: list[Member] = []
+        self.run: Run | None = None
+        self.runs = itertools.count(1)
+        self.busy_until_recovered = False
+        self.closed = False
+        self.noise: deque[str] = deque(maxlen=50)  # printed outside of a run
+        self._generation = itertools.count(1)
+        self._asks = itertools.count(1)
+        self._suspect = watchdog.Suspect()
+
+    # ---- starting and ending (any thread)
+
+    def open(self) -> None:
+        self.hub.post(lambda: self.hub.tickers.add(self.tick))
+        self.server.on_interrupt.add(self.kernel_interrupted)
+        recovery.start(self, range(self.size))
+
+    def close(self, wait: bool = True) -> None:
+        """End all ranks. Safe from any thread and from a finalizer when ``wait`` is False."""
+        if self.closed:
+            return
+        self.closed = True
+        self.hub.post(self._close)
+        if wait and not self.hub.is_current_thread:
+            with self.changed:
+                self.changed.wait_for(lambda: not any(m.alive for m in self.members), 3)
+
+    def _close(self) -> None:
+        self.hub.tickers.discard(self.tick)
+        self.server.on_interrupt.discard(self.kernel_interrupted)
+        self.kill([m for m in self.members if m.alive])
+        if self.run is not None:
+            run, self.run = self.run, None
+            run.finish(errors.RanksStopped("the ranks were closed while this ran"), "stopped")
+        strays.record_ranks(self.name, [])
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def kill(self, members: list[Member]) -> None:
+        """Any thread."""
+        for m in members:
+            m.killed = True
+        self.server.signal([m.pid for m in members if m.pid], signal.SIGKILL)
+
+    # ---- running (any thread)
+
+    def launch(self, name: str, body: bytes | memoryview, timeout: float | None) -> Run:
+        with self.changed:
+            if not self.changed.wait_for(lambda: not self.busy_until_recovered or self.closed, 60):
+                raise RuntimeError("the ranks are still being restarted; close() them and make new ones")
+            self.refuse_if_busy()
+            run = Run(self, next(self.runs), name, timeout)
+            dead = [m for m in self.members if not m.alive]
+            if not dead:
+                self._send_run(run, body)
+                return run
+            self.busy_until_recovered = True  # nobody else starts meanwhile
+        try:
+            run.notes.append(recovery.revive(self, dead))
+        finally:
+            with self.changed:
+                self.busy_until_recovered = False
+        with self.changed:
+            self._send_run(run, body)
+        return run
+
+    def refuse_if_busy_now(self) -> None:
+        """Before the work of pickling; a pool that recovers is waited for later."""
+        if not self.busy_until_recovered:
+            self.refuse_if_busy()
+
+    def adopt_server(self) -> None:
+        """The fork server was lost with all its ranks: go on with another one."""
+        self.server.on_interrupt.discard(self.kernel_interrupted)
+        self.server = fork_server()
+        self.server.on_interrupt.add(self.kernel_interrupted)
+
+    def refuse_if_busy(self) -> None:
+        if self.closed:
+            raise RuntimeError("these ranks are closed; make new ones: ranks = Ranks(4)")
+        if self.run is not None:
+            seconds = now() - self.run.started
+            raise RuntimeError(
+                f"these ranks are busy with {self.run.name} (for {seconds:.1f} s now): wait for it with .result(), "
+                "end it with .stop(), or make a second pool"
+            )
+
+    def _send_run(self, run: Run, body: bytes | memoryview) -> None:
+        self.run = run
+        self._suspect = watchdog.Suspect()
+        order = {"run": run.number, "path": sys.path[:], "cwd": _cwd()}
+        for m in self.members:
+            m.finished, m.failure = False, None
+        for m in self.members:
+            m.messages.send(wire.RUN, order, body)
+
+    def interrupt(self, run: Run, why: str) -> None:
+        self.hub.post(lambda: self.trouble(run, Trouble(why)))
+
+    def kernel_interrupted(self) -> None:
+        if self.run is not None:
+            self.trouble(self.run, Trouble("interrupted"))
+
+    def join_order(self, rank: int, store: Path) -> dict[str, Any]:
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return {
+            "rank": rank,
+            "size": self.size,
+            "store": str(store),
+            "slots": self.home / "slots",
+            "device": self.device,
+            "cpus": cpus,
+            "path": sys.path[:],
+            "cwd": _cwd(),
+            "env": {k: v for k, v in os.environ.items() if k not in self.server.own_environment},
+        }
+
+    def new_store(self) -> Path:
+        """A rendezvous file for one process group."""
+        return self.home / f"store-{next(self._generation)}"
+
+    # ---- what ranks say (reader thread)
+
+    def heard(self, m: Member, frame: wire.Frame) -> None:
+        if frame.kind == wire.EVENTS:
+            self._events(m, frame.meta)
+        elif frame.kind == wire.DONE:
+            self._done(m, frame)
+        elif frame.kind in (wire.READY, wire.LEFT):
+            with self.changed:
+                m.state = "ready" if frame.kind == wire.READY else "left"
+                if frame.kind == wire.READY:
+                    m.info, m.failure = frame.meta["info"], frame.meta["failure"]
+                self.changed.notify_all()
+
+    def _events(self, m: Member, batch: dict[str, Any]) -> None:
+        run = self.run
+        if run is None or run.number != batch["run"]:
+            return
+        events = [Event("spans", m.rank, now(), spans_of(batch["spans"]))] if batch["spans"] else []
+        for kind, time, payload in batch["emitted"]:
+            try:
+                events.append(Event(kind, m.rank, time, wire.loads(payload)))
+            except Exception as error:
+                run.notes.append(f"an event {kind!r} of rank {m.rank} could not be read here: {error}")
+        run.add(events)
+
+    def printed(self, rank: int, stream: str, text: str) -> None:
+        if self.run is not None and text:
+            self.run.add([Event("print", rank, now(), (stream, text))])
+        elif text:
+            self.noise.append(text)
+
+    def _done(self, m: Member, frame: wire.Frame) -> None:
+        run = self.run
+        if run is None or run.number != frame.meta["run"]:
+            return
+        m.drain_prints()
+        if frame.meta["tally"] is not None:
+            m.tally = frame.meta["tally"]
+        m.failure = frame.meta["failure"]
+        run.bodies[m.rank] = frame.body
+        with self.changed:
+            m.finished = True
+            self.changed.notify_all()
+        if m.failure is not None:
+            self.trouble(run, Trouble("failed"))
+        elif not frame.meta["joined"]:
+            self.trouble(run, Trouble("left"))
+        elif all(other.finished for other in self.members) and not self.busy_until_recovered:
+            self._all_returned(run)
+
+    def _all_returned(self, run: Run) -> None:
+        lines = watchdog.out_of_step({m.rank: m.tally for m in self.members})
+        if lines:
+            return self.trouble(run, Trouble("out of step", tuple(lines)))
+        with self.changed:
+            self.run = None
+        run.finish()
+
+    def died(self, m: Member) -> None:
+        with self.changed:
+            m.state = "dead"
+            self.slots.write(m.rank, DEAD)
+            self.changed.notify_all()
+        if self.run is not None and not m.killed:
+            self.trouble(self.run, Trouble("died"))
+
+    # ---- looking after a run (reader thread)
+
+    def trouble(self, run: Run, what: Trouble) -> None:
+        """The first trouble of a run starts its recovery; the recovery sees the others."""
+        with self.changed:
+            if run is not self.run or run.done or self.busy_until_recovered or self.closed:
+                return
+            self.busy_until_recovered = True
+        threading.Thread(target=recovery.recover, args=(self, run, what), name="minipar-recovery", daemon=True).start()
+
+    def tick(self) -> None:
+        run = self.run
+        if run is None or self.busy_until_recovered:
+            return
+        if run.timeout is not None and now() - run.started > run.timeout:
+            return self.trouble(run, Trouble("timeout"))
+        lines = self._suspect.look(self)
+        if lines:
+            self.trouble(run, Trouble("stuck", tuple(lines)))
+
+    def ask(self) -> int:
+        """Ask the guard thread of every living rank for its stack and its ledger; the answers come to ``Member.answer``."""
+        number = next(self._asks)
+        for m in self.members:
+            if m.alive:
+                m.guard.send(wire.ASK, number)
+        return number
+
+    def answers(self, number: int) -> dict[int, dict[str, Any]]:
+        return {m.rank: m.answer for m in self.members if m.answer is not None and m.answer["ask"] == number}
+
+    def states(self) -> list[RankState]:
+        """Any thread."""
+        read = [self.slots.read(m.rank, m.pid) for m in self.members]
+        return [s._replace(state=STATES[DEAD]) if not m.alive else s for s, m in zip(read, self.members, strict=True)]
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"

@@ -1,0 +1,156 @@
+"""``Ranks``: what a notebook touches."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from course.ranks import inside, wire
+from course.ranks.pool import Pool
+from course.ranks.run import Run
+from course.ranks.slots import RankState
+
+MOST = 256  # ranks in a pool, whatever the machine
+MEMORY_OF_A_RANK = 100e6  # bytes that a rank needs beside what it shares with the fork server
+
+
+class Ranks:
+    """``n`` real processes that work as ranks 0 to n-1 of one process group::
+
+        with Ranks(4) as ranks:
+            out = ranks.run(fn, x)        # fn(x) on every rank; out[r] is what rank r returned
+
+    ``device``: "auto" (a GPU for each rank over NCCL; else shared GPUs, else the CPU, over gloo), "cpu" or "cuda".
+    ``hardware``: a preset name or a ``minipar.hardware.Cluster``: every call then lasts as long as it would there (*paced*).
+
+    Functions and arguments travel by value. Variables that should outlive a call live in ``%%ranks`` cells. Whatever goes wrong
+    ends in an error that says which rank, which line and what to do, and in idle ranks.
+    """
+
+    def __init__(self, n: int, device: str = "auto", hardware: Any = None) -> None:
+        _check(n, device)
+        self.n = n
+        self.hardware = _cluster(hardware)
+        self.last_run: Run | None = None
+        self._pool = Pool(n, device, self.hardware)
+        self._finalizer = weakref.finalize(self, self._pool.close, False)
+        try:
+            self._pool.open()
+        except BaseException:
+            self._pool.close(wait=False)
+            raise
+
+    def start(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Run:
+        """Start ``function(*args)`` on every rank and return at once."""
+        if not callable(function):
+            raise TypeError(
+                f"run() takes a function and its arguments: ranks.run(fn, x), not ranks.run(fn(x)); got {type(function).__name__}"
+            )
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+        self._pool.refuse_if_busy_now()
+        body = _packed(function, args)
+        self.last_run = self._pool.launch(getattr(function, "__name__", type(function).__name__), body, timeout)
+        return self.last_run
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
+        """``function(*args)`` on every rank; what each returned, by rank. After ``timeout`` seconds the ranks are stopped."""
+        return self.start(function, *args, timeout=timeout).result()
+
+    def states(self) -> list[RankState]:
+        """What every rank does right now; never waits."""
+        return self._pool.states()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process id of every rank."""
+        return [m.pid for m in self._pool.members]
+
+    def describe(self) -> str:
+        """How numbers taken on these ranks are to be labelled: measured, or paced, and on what."""
+        info = self._pool.members[0].info
+        if self.hardware is not None:
+            return f"paced as {self.hardware.name}"
+        if not info.get("gpus"):
+            return "measured on CPU"
+        return "measured" if info["gpus"] >= self.n else "measured, ranks share a GPU"
+
+    def close(self) -> None:
+        """End all ranks."""
+        self._finalizer.detach()
+        self._pool.close()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Ranks({self.n}): {'closed' if self._pool.closed else self.describe()}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Ranks cannot be sent to a rank: use torch.distributed or minipar.comm there, and ranks.run(...) only here")
+
+
+def _check(n: int, device: str) -> None:
+    here = inside.inside()
+    if here is not None:
+        raise RuntimeError(
+            f"this is rank {here.rank} of {here.size} already, and ranks cannot start ranks: use torch.distributed.new_group here"
+        )
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"the number of ranks is a whole number, not {n!r}")
+    if n < 1:
+        raise ValueError(f"at least 1 rank is needed, not {n}")
+    room = min(MOST, int(psutil.virtual_memory().available / MEMORY_OF_A_RANK))
+    if n > room:
+        raise ValueError(f"{n} ranks are too many for this machine: its memory has room for about {room}; 2 to 8 show everything")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is 'auto', 'cpu' or 'cuda', not {device!r}")
+
+
+def _cluster(hardware: Any) -> Any:
+    if hardware is None:
+        return None
+    from minipar.hardware import cluster
+
+    return cluster(hardware)
+
+
+def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
+    try:
+        return wire.dumps((function, args))
+    except Exception as error:
+        culprit = _culprit(function, args)
+        raise TypeError(
+            f"{culprit} cannot be sent to the ranks: {error}. Pass plain data, tensors or modules, and open files, locks, "
+            "connections and generators inside the function"
+        ) from None
+
+
+def _culprit(function: Any, args: tuple[Any, ...]) -> str:
+    """The name of the first thing that cannot be pickled."""
+    for i, arg in enumerate(args):
+        if not _travels(arg):
+            return f"argument {i + 1} ({type(arg).__name__})"
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    if code is not None:
+        names = dict(zip(code.co_freevars, (c.cell_contents for c in cells), strict=False))
+        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        for name, value in {**used, **names}.items():
+            if not _travels(value):
+                return f"the variable {name!r} ({type(value).__name__}), which the function uses,"
+    return "this function"
+
+
+def _travels(value: Any) -> bool:
+    try:
+        wire.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""Starting ranks, and getting back to idle ranks whatever happened: stop, kill, fork again, join again.
+
+A rank whose Python code could be interrupted keeps its variables. A rank that sits in a blocked communication call, or does not
+react, is killed and forked again. The process group is always made anew, since half-delivered messages would spoil the next run.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from course.ranks import errors, strays, watchdog, wire
+from minipar.trace import now
+
+if TYPE_CHECKING:
+    from course.ranks.pool import Member, Pool, Trouble
+    from course.ranks.run import Run
+
+START_LIMIT = 60.0  # seconds for ranks to join, on a machine that is busy with other things
+SETTLE = 0.15  # seconds in which the first cause may still come after its consequence
+ANSWER_LIMIT = 0.3  # seconds for the guard threads to answer
+BLOCKED_LIMIT = 0.3  # seconds a rank may still wait in a communication call after it was interrupted
+BUSY_LIMIT = 1.0  # seconds Python code may take to end after it was interrupted
+LEAVE_LIMIT = 0.7  # seconds to give up a process group
+
+
+def start(pool: Pool, ranks: Iterable[int]) -> None:
+    """Fork ``ranks`` and have all of the pool join a new process group. Blocks until they are ready."""
+    from course.ranks.pool import Member
+
+    fresh = {rank: Member(pool, rank) for rank in ranks}
+    pids = pool.server.fork([m.fds for m in fresh.values()])
+    for m, pid in zip(fresh.values(), pids, strict=True):
+        m.forked(pid)
+    with pool.changed:
+        keep = {m.rank: m for m in pool.members}
+        pool.members = [fresh.get(rank) or keep[rank] for rank in range(pool.size)]
+    strays.record_ranks(pool.name, [m.pid for m in pool.members])
+    if pool.closed:
+        pool.kill(pool.members)
+        raise RuntimeError("the ranks were closed while they started")
+    _join(pool)
+
+
+def _join(pool: Pool) -> None:
+    store = pool.new_store()
+    hardware = bytes(wire.dumps(pool.hardware)) if pool.hardware is not None else b""
+    for m in pool.members:
+        m.state, m.failure, m.tally = "starting", None, ()
+        m.messages.send(wire.JOIN, pool.join_order(m.rank, store), hardware)
+    _await(pool, lambda: all(m.state == "ready" for m in pool.members) or any(not m.alive for m in pool.members), START_LIMIT)
+    store.unlink(missing_ok=True)
+    failed = next((m.failure for m in pool.members if m.failure is not None), None)
+    if failed is not None:
+        raise RuntimeError(f"rank {failed.rank} could not join: {failed.message}")
+    late = [m.rank for m in pool.members if m.state != "ready"]
+    if late:
+        raise RuntimeError(f"{errors.these_ranks(late)} did not start. {''.join(pool.noise)[-1500:]}".strip())
+
+
+def revive(pool: Pool, dead: list[Member]) -> str:
+    """Fork ranks that died between two runs; what to tell the learner. Blocks."""
+    told = ", ".join(f"rank {m.rank} {errors.ending(m.status)}" for m in dead)
+    rebuild(pool)
+    return f"{told} between two runs; started again, its variables are gone"
+
+
+def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
+    """In a thread of its own: bring every rank back to idle, then end ``run`` with the error that tells what happened."""
+    error: BaseException | None = None
+    lost: list[int] = []
+    try:
+        if trouble.kind in ("failed", "died"):
+            _settle(pool, trouble)
+        scene = watchdog.Scene.of(pool, _ask(pool))
+        quiesce(pool)
+        lost = rebuild(pool)
+        error = errors.explain(run, trouble, scene, lost)
+    except Exception as broken:
+        pool.close(wait=False)
+        error = RuntimeError(f"the ranks could not be restarted ({broken}); make new ones: ranks = Ranks({pool.size})")
+    how = {"stopped": "stopped", "interrupted": "stopped", "left": "returned"}.get(trouble.kind, "failed")
+
+    def end() -> None:
+        with pool.changed:
+            pool.run = None if pool.run is run else pool.run
+            pool.busy_until_recovered = False
+            pool.changed.notify_all()
+        run.finish(error, how)
+
+    pool.hub.post(end)
+
+
+def _await(pool: Pool, condition: Callable[[], bool], seconds: float) -> bool:
+    with pool.changed:
+        return pool.changed.wait_for(lambda: pool.closed or condition(), seconds)
+
+
+def _settle(pool: Pool, trouble: Trouble) -> None:
+    """A dead rank breaks its neighbours' calls, and their errors may arrive before the news of its death."""
+
+    def clear() -> bool:
+        return all(m.finished or not m.alive for m in pool.members)
+
+    _await(pool, clear, SETTLE)
+    if trouble.kind == "failed" and all(m.failure is None or m.failure.in_call for m in pool.members):
+        _await(pool, lambda: any(not m.alive for m in pool.members), SETTLE)
+
+
+def _ask(pool: Pool) -> dict[int, dict[str, Any]]:
+    number = pool.ask()
+    living = sum(m.alive for m in pool.members)
+    _await(pool, lambda: len(pool.answers(number)) >= living, ANSWER_LIMIT)
+    return pool.answers(number)
+
+
+def quiesce(pool: Pool) -> None:
+    """Interrupt every rank that still runs; kill those that wait in a communication call or do not react."""
+    began = now()
+    while pending := [m for m in pool.members if m.alive and not m.finished and not m.killed]:
+        passed = now() - began
+        states = {s.rank: s for s in pool.states()}
+        doomed = [m for m in pending if _hopeless(states[m.rank], passed)]
+        if doomed:
+            pool.kill(doomed)
+        pool.server.signal([m.pid for m in pending if m not in doomed], signal.SIGINT)  # again: a destructor may swallow one
+        _await(pool, lambda: all(m.finished or not m.alive for m in pool.members), 0.1)
+        if pool.closed:
+            return
+    _await(pool, lambda: all(not m.alive for m in pool.members if m.killed), 2)
+
+
+def _hopeless(state: Any, passed: float) -> bool:
+    if state.state == "waiting":
+        return passed > BLOCKED_LIMIT and state.seconds > BLOCKED_LIMIT
+    return passed > BUSY_LIMIT
+
+
+def rebuild(pool: Pool) -> list[int]:
+    """Give the living ranks a new process group, together with a new process for each dead one. Returns the ranks forked."""
+    survivors = [m for m in pool.members if m.alive]
+    for m in survivors:
+        m.messages.send(wire.LEAVE, None)
+    _await(pool, lambda: all(m.state == "left" or not m.alive for m in survivors), LEAVE_LIMIT)
+    stuck = [m for m in survivors if m.alive and m.state != "left"]  # a pending asynchronous call holds it
+    pool.kill(stuck)
+    _await(pool, lambda: all(not m.alive for m in stuck), 2)
+    lost = [m.rank for m in pool.members if not m.alive]
+    if not pool.server.alive:
+        pool.adopt_server()
+    for attempt in range(2):
+        try:
+            start(pool, lost)
+            return lost
+        except RuntimeError:
+            if attempt or pool.closed:
+                raise
+            pool.kill([m for m in pool.members if m.alive])  # begin again with fresh processes all round
+            _await(pool, lambda: all(not m.alive for m in pool.members), 2)
+            time.sleep(0.05)
+            lost = list(range(pool.size))
+    return lost

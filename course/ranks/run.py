@@ -1,0 +1,201 @@
+"""One function on every rank: its results, its events, its timeline."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from course.ranks import errors, wire
+from minipar.trace import Span, Timeline, now
+
+if TYPE_CHECKING:
+    from course.ranks.pool import Pool
+
+
+class Event(NamedTuple):
+    """Something a rank told. ``time`` is on the clock of ``minipar.trace.now`` (seconds).
+
+    ========  ==================================================================
+    kind      payload
+    ========  ==================================================================
+    "spans"   a list of ``Span``
+    "print"   ``(stream, text)``: "stdout" or "stderr", text as it came
+    "end"     "returned", "stopped" or "failed"; once, at the end, with rank -1
+    other     what the rank gave to ``emit(kind, payload)``
+    ========  ==================================================================
+    """
+
+    kind: str
+    rank: int
+    time: float
+    payload: Any
+
+
+class Run:
+    """A function that runs, or ran, on every rank of a pool."""
+
+    def __init__(self, pool: Pool, number: int, name: str, timeout: float | None) -> None:
+        self.number, self.name, self.ranks = number, name, pool.size
+        self.started = now()
+        self.ended: float | None = None
+        self.timeout = timeout
+        self.bodies: list[bytes] = [b""] * pool.size
+        self.error: BaseException | None = None
+        self.notes: list[str] = []
+        self._pool = pool
+        self._source = "paced" if pool.hardware is not None else "measured"
+        self._changed = threading.Condition()
+        self._events: list[Event] = []
+        self._subscribers: list[Callable[[list[Event]], None]] = []
+        self._echo = Echo()
+        self._results: list[Any] | None = None
+
+    # ---- for the learner
+
+    @property
+    def done(self) -> bool:
+        return self.ended is not None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end, at most ``seconds``; whether it came. What the ranks print appears meanwhile."""
+        deadline = None if seconds is None else now() + seconds
+        while True:
+            with self._changed:
+                left = None if deadline is None else deadline - now()
+                self._changed.wait_for(lambda: self.done or self._echo.lines, left)
+                ended, lines = self.done, self._echo.take()
+            self._show(lines)
+            if ended or (deadline is not None and now() >= deadline):
+                return ended
+
+    def result(self) -> list[Any]:
+        """What the function returned, by rank. Waits; raises what went wrong; an interrupt stops the ranks."""
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            self._show(self._echo.take())
+            raise errors.RanksInterrupted(self.error) from None
+        if self.error is not None:
+            raise self.error
+        if self._results is None:
+            self._results = [wire.loads(body) for body in self.bodies]
+        return self._results
+
+    def stop(self) -> None:
+        """End the run on all ranks; returns when they are idle. Where Python code ran, its variables survive."""
+        self._pool.interrupt(self, "stopped")
+        with self._changed:
+            self._changed.wait_for(lambda: self.done, 60)
+
+    @property
+    def timeline(self) -> Timeline:
+        """What every rank did, as far as it is known now."""
+        spans = [span for event in self.events("spans") for span in event.payload]
+        return Timeline(spans, self.ranks, self._source)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """The events so far, in the order in which they came; of one kind, if given."""
+        events = self._events[:]
+        return [e for e in events if kind is None or e.kind == kind]
+
+    def subscribe(self, callback: Callable[[list[Event]], None]) -> None:
+        """``callback`` gets every event in batches: those so far first, then each as it comes, none twice and none left out.
+
+        It is called from the reader thread, which serves all ranks: hand the work on and return.
+        """
+        self._pool.hub.post(lambda: self._add_subscriber(callback))
+
+    def __repr__(self) -> str:
+        state = "running" if not self.done else "failed" if self.error is not None else "done"
+        return f"<Run {self.number} of {self.name} on {self.ranks} ranks: {state}>"
+
+    # ---- for the pool
+
+    def _add_subscriber(self, callback: Callable[[list[Event]], None]) -> None:
+        self._subscribers.append(callback)
+        if self._events:
+            callback(self._events[:])
+
+    def add(self, events: list[Event]) -> None:
+        """Reader thread only."""
+        self._events.extend(events)
+        prints = [e for e in events if e.kind == "print"]
+        if prints:
+            with self._changed:
+                self._echo.feed(prints)
+                self._changed.notify_all()
+        for callback in list(self._subscribers):
+            try:
+                callback(events)
+            except Exception:
+                self._subscribers.remove(callback)  # it would fail again, and the run must go on
+                import traceback
+
+                traceback.print_exc()
+
+    def finish(self, error: BaseException | None = None, how: str = "returned") -> None:
+        """Reader thread only. The last event, then whoever waits goes on."""
+        if self.done:
+            return
+        self.error = error
+        self.add([Event("end", -1, now(), how)])
+        with self._changed:
+            self._echo.finish()
+            self.ended = now()
+            self._changed.notify_all()
+
+    def _show(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Print in the thread that waits, so that a notebook shows it under the right cell."""
+        for stream, text in lines:
+            print(text, end="", file=getattr(sys, stream))
+        for note in self._take_notes():
+            print(f"note: {note}", file=sys.stderr)
+
+    def _take_notes(self) -> list[str]:
+        notes, self.notes = self.notes, []
+        return notes
+
+
+class Echo:
+    """Turns what ranks print into whole lines, each tagged with its rank."""
+
+    def __init__(self) -> None:
+        self.lines: deque[tuple[str, str]] = deque()
+        self._open: dict[tuple[int, str], str] = {}
+
+    def feed(self, prints: list[Event]) -> None:
+        for event in prints:
+            stream, text = event.payload
+            *whole, rest = (self._open.get((event.rank, stream), "") + text).split("\n")
+            self._open[event.rank, stream] = rest.rpartition("\r")[2] if len(rest) > 4096 else rest
+            if whole:
+                self.lines.append((stream, "".join(self._tag(event.rank, line) for line in whole)))
+
+    def _tag(self, rank: int, line: str) -> str:
+        return f"[rank {rank}] {line.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # a progress bar: its last state
+
+    def finish(self) -> None:
+        """Lines that never ended."""
+        for (rank, stream), text in self._open.items():
+            if text:
+                self.lines.append((stream, self._tag(rank, text)))
+        self._open.clear()
+
+    def take(self) -> list[tuple[str, str]]:
+        lines = list(self.lines)
+        self.lines.clear()
+        return lines
+
+
+def spans_of(rows: Iterable[tuple[Any, ...]]) -> list[Span]:
+    return list(map(Span._make, rows))
+
+
+def text_decoder() -> codecs.IncrementalDecoder:
+    """Any bytes become text: what is not UTF-8 shows as an escape."""
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")

@@ -1,0 +1,225 @@
+"""Explains a hang: who waits in which call on which line, who never came, what differs.
+
+A rank's wait is *possible* if every peer it lacks may still come. Ranks that returned will not; ranks that wait for each other
+will not either. What remains when all possible waits are taken away is stuck for good, and is told to the learner.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from course.ranks import errors
+from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Ledger, Record
+from course.ranks.slots import Where
+from minipar.trace import now
+
+if TYPE_CHECKING:
+    from course.ranks.pool import Pool
+
+PATIENCE = 0.5  # seconds in one call before anybody is asked
+REPEAT = 0.3  # seconds between two looks that must agree
+
+
+class Scene(NamedTuple):
+    """What all ranks were doing at one moment."""
+
+    ledgers: dict[int, Ledger]  # of the ranks that answered
+    stacks: dict[int, tuple[Where, ...]]
+    finished: frozenset[int]  # ranks that returned from the function, or raised
+    dead: frozenset[int]
+    states: tuple[Any, ...]  # RankState by rank
+    members: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, pool: Pool, answers: dict[int, dict[str, Any]]) -> Scene:
+        return cls(
+            {rank: a["ledger"] for rank, a in answers.items()},
+            {rank: a["stack"] for rank, a in answers.items()},
+            frozenset(m.rank for m in pool.members if m.finished),
+            frozenset(m.rank for m in pool.members if not m.alive),
+            tuple(pool.states()),
+            tuple(pool.members),
+        )
+
+    def waiting(self, rank: int) -> Call | None:
+        ledger = self.ledgers.get(rank)
+        return ledger.waiting if ledger is not None and rank not in self.finished else None
+
+
+class Suspect:
+    """Looks at one run again and again; two looks that see the same hang make it one."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[int, float] | None = None
+        self._before: object = None
+        self._next = 0.0
+
+    def look(self, pool: Pool) -> list[str]:
+        """Reader thread. The explanation, once the ranks are stuck beyond doubt; else nothing."""
+        if self._asked is None:
+            if now() >= self._next and any(s.state == "waiting" and s.seconds > PATIENCE for s in pool.states()):
+                self._asked = (pool.ask(), now())
+            return []
+        number, since = self._asked
+        answers = pool.answers(number)
+        if len(answers) < sum(m.alive for m in pool.members) and now() - since < REPEAT:
+            return []
+        self._asked, self._next = None, now() + REPEAT
+        scene = Scene.of(pool, answers)
+        lines = difference(scene.ledgers) or hang(scene)
+        evidence = (lines, [(s.version, s.state) for s in scene.states if s.rank in stuck(scene)])
+        if lines and evidence == self._before:
+            return lines
+        self._before = evidence
+        return []
+
+
+# ---- who can still go on
+
+
+def stuck(scene: Scene) -> set[int]:
+    """The ranks that can never return from the call they wait in."""
+    waits = {rank: call for rank in scene.ledgers if (call := scene.waiting(rank)) is not None}
+    lacks = {rank: lacking(rank, call, scene) for rank, call in waits.items()}
+    lost = {rank for rank, missing in lacks.items() if missing}
+    while True:
+        freed = {rank for rank in lost if _may_all_come(waits[rank], lacks[rank], lost, scene)}
+        if not freed:
+            return lost
+        lost -= freed
+
+
+def _may_all_come(call: Call, missing: set[int], lost: set[int], scene: Scene) -> bool:
+    may = {peer for peer in missing if peer not in lost and peer not in scene.finished and peer not in scene.dead}
+    if call.side == RECV and call.members[0] == -1:  # from any rank: one is enough
+        return bool(may)
+    return may == missing
+
+
+def lacking(rank: int, call: Call, scene: Scene) -> set[int]:
+    """The peers that have not made their part of ``call`` yet."""
+    if call.side == COLLECTIVE:
+        peers = set(call.members) - {rank}
+        return {peer for peer in peers if _count(scene, peer, call.channel, COLLECTIVE, call.members) < call.index}
+    source, destination = call.members
+    if source == -1:
+        others = set(range(len(scene.states))) - {rank}
+        sent = sum(_count(scene, peer, call.channel, SEND, (peer, rank)) for peer in others)
+        return set() if sent >= call.index else others
+    side, peer = (SEND, source) if call.side == RECV else (RECV, destination)
+    done = _count(scene, peer, call.channel, side, call.members)
+    if side == RECV:
+        done += _count(scene, peer, call.channel, RECV, (-1, peer))
+    return set() if done >= call.index else {peer}
+
+
+def _count(scene: Scene, rank: int, channel: str, side: str, members: tuple[int, ...]) -> int:
+    ledger = scene.ledgers.get(rank)
+    if ledger is None:
+        return 1 << 60 if rank not in scene.dead else 0  # it did not answer: nothing can be said against it
+    return next((r.count for r in ledger.records if (r.channel, r.side, r.members) == (channel, side, members)), 0)
+
+
+# ---- what to say
+
+
+def hang(scene: Scene) -> list[str]:
+    """Lines that explain why ranks are stuck; empty if none is."""
+    lost = stuck(scene)
+    if not lost:
+        return []
+    groups: dict[tuple[str, str, Where], list[int]] = defaultdict(list)
+    for rank in sorted(lost):
+        call = scene.waiting(rank)
+        assert call is not None
+        groups[call.op, call.signature, call.where].append(rank)
+    lines = []
+    for (op, signature, where), ranks in groups.items():
+        verb = "waits" if len(ranks) == 1 else "wait"
+        lines.append(f"{errors.these_ranks(ranks)} {verb} in {op}({signature}), {errors.place(where)}")
+        lines += errors.code_line(where)
+    missing = {peer: scene.waiting(rank) for rank in sorted(lost) for peer in sorted(lacking(rank, scene.waiting(rank), scene))}  # type: ignore[arg-type]
+    lines += [f"rank {peer} {_absence(peer, call, scene, lost)}" for peer, call in missing.items() if call is not None]
+    return lines
+
+
+def _absence(peer: int, call: Call, scene: Scene, lost: set[int]) -> str:
+    part = "send that message" if call.side == RECV else "receive that message" if call.side == SEND else f"call {call.op}"
+    where = scene.waiting(peer)
+    if peer in scene.dead:
+        return f"will never {part}: it is dead"
+    if peer in scene.finished:
+        return f"never came to {part}: it has returned from the function"
+    if where is not None and peer in lost:
+        return f"has not come to {part}: it waits in {where.op} itself"
+    return f"has not come to {part} yet: it is {scene.states[peer].state}"
+
+
+def difference(ledgers: dict[int, Ledger]) -> list[str]:
+    """Lines that name the first call at which the members of a group did different things; empty if they agree."""
+    collectives: dict[tuple[str, tuple[int, ...]], dict[int, Record]] = defaultdict(dict)
+    for rank, ledger in ledgers.items():
+        for record in ledger.records:
+            if record.side == COLLECTIVE:
+                collectives[record.channel, record.members][rank] = record
+    for by_rank in collectives.values():
+        if lines := _first_difference({rank: {c.index: c for c in r.recent} for rank, r in by_rank.items()}):
+            return lines
+    return _different_messages(ledgers)
+
+
+def _first_difference(calls: dict[int, dict[int, Call]]) -> list[str]:
+    for index in sorted({i for known in calls.values() for i in known}):
+        at = {rank: known[index] for rank, known in calls.items() if index in known}
+        if len({call.agree for call in at.values()}) > 1:
+            return [f"the ranks disagree at call {index} of this group:", *_who_called_what(at)]
+    return []
+
+
+def _who_called_what(at: dict[int, Call]) -> list[str]:
+    groups: dict[tuple[str, str, Where], list[int]] = defaultdict(list)
+    for rank, call in sorted(at.items()):
+        groups[call.op, call.signature, call.where].append(rank)
+    lines = []
+    for (op, signature, where), ranks in groups.items():
+        lines.append(f"{errors.these_ranks(ranks)} called {op}({signature}), {errors.place(where)}")
+        lines += errors.code_line(where)
+    return lines
+
+
+def _different_messages(ledgers: dict[int, Ledger]) -> list[str]:
+    sent: dict[tuple[str, tuple[int, ...]], dict[int, Call]] = {}
+    got: dict[tuple[str, tuple[int, ...]], dict[int, Call]] = {}
+    for ledger in ledgers.values():
+        for r in ledger.records:
+            if r.side != COLLECTIVE:
+                (sent if r.side == SEND else got)[r.channel, r.members] = {c.index: c for c in r.recent}
+    for key in sent.keys() & got.keys():
+        for index in sorted(sent[key].keys() & got[key].keys()):
+            a, b = sent[key][index], got[key][index]
+            if a.agree != b.agree:
+                source, destination = key[1]
+                lines = ["a message and the tensor that receives it differ:"]
+                return lines + _who_called_what({source: a, destination: b})
+    return []
+
+
+# ---- after a run that returned everywhere
+
+
+def out_of_step(tallies: dict[int, tuple[Record, ...]]) -> list[str]:
+    """Lines that tell which members of a group made fewer, or other, collectives, though nobody waited; empty if none."""
+    by_group: dict[tuple[str, tuple[int, ...]], dict[int, Record]] = defaultdict(dict)
+    for rank, records in tallies.items():
+        for r in records:
+            if r.side == COLLECTIVE:
+                by_group[r.channel, r.members][rank] = r
+    for (_, members), known in by_group.items():
+        counts = {rank: known[rank].count if rank in known else 0 for rank in members}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
+            return [f"the ranks of one group made different numbers of collective calls ({told})"]
+        if len({known[rank].digest for rank in members}) > 1:
+            return ["the ranks made different collective calls, or with different tensors, so the results are not to be trusted"]
+    return []

@@ -1,0 +1,133 @@
+"""What travels between the kernel and a rank: frames on a socket, and pickles that know tensors.
+
+A frame is ``kind (1 byte), size of meta (4), size of body (8), meta, body``: ``meta`` is a small pickle, ``body`` raw bytes
+(a pickled function or result), so that large bodies are never pickled twice.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import socket
+import struct
+import sys
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+HEADER = struct.Struct("!BIQ")
+
+# kernel to rank
+JOIN, LEAVE, RUN = 1, 2, 3
+# rank to kernel
+READY, LEFT, EVENTS, DONE = 11, 12, 13, 14
+# between the kernel and a rank's guard thread
+ASK, ANSWER = 21, 22
+
+
+class Frame(NamedTuple):
+    kind: int
+    meta: Any
+    body: bytes
+
+
+def pack(kind: int, meta: Any, body: bytes | memoryview = b"") -> list[bytes | memoryview]:
+    """The pieces of a frame, to be sent one after the other."""
+    small = pickle.dumps(meta, protocol=5)
+    head = HEADER.pack(kind, len(small), len(body)) + small
+    return [head, body] if len(body) else [head]
+
+
+class Frames:
+    """Takes bytes as they come and gives back whole frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        self._buffer += data
+        frames = []
+        while (frame := self._next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def _next(self) -> Frame | None:
+        if len(self._buffer) < HEADER.size:
+            return None
+        kind, small, large = HEADER.unpack_from(self._buffer)
+        middle, end = HEADER.size + small, HEADER.size + small + large
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            frame = Frame(kind, pickle.loads(view[HEADER.size : middle]), bytes(view[middle:end]))
+        del self._buffer[:end]
+        return frame
+
+
+def send(sock: socket.socket, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
+    """Send a frame and block until it is on its way."""
+    for piece in pack(kind, meta, body):
+        sock.sendall(piece)
+
+
+def receive(sock: socket.socket) -> Frame:
+    """Block until a whole frame is there. ``EOFError`` when the other side is gone."""
+    kind, small, large = HEADER.unpack(_exactly(sock, HEADER.size))
+    meta = pickle.loads(_exactly(sock, small))
+    return Frame(kind, meta, _exactly(sock, large) if large else b"")
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        got = sock.recv_into(view)
+        if not got:
+            raise EOFError("the other side closed the socket")
+        view = view[got:]
+    return data  # type: ignore[return-value]  # a bytearray does for unpickling, and is not copied
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Functions and classes of a notebook go by value (cloudpickle); tensors as their own bytes, on the CPU, detached.
+
+    A view of a large tensor sends only what it shows.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):
+            return _rebuild_tensor, _tensor_parts(torch, obj)
+        return super().reducer_override(obj)
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return known and tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_quantized
+
+
+def _tensor_parts(torch: Any, tensor: Any) -> tuple[Any, ...]:
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    data = pickle.PickleBuffer(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    return data, str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, type(tensor) is torch.nn.Parameter
+
+
+def _rebuild_tensor(data: bytearray, dtype: str, shape: tuple[int, ...], requires_grad: bool, parameter: bool) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
+    tensor = flat.reshape(shape)
+    if parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+def dumps(obj: Any) -> memoryview:
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(obj)
+    return file.getbuffer()
+
+
+def loads(data: bytes | memoryview) -> Any:
+    return pickle.loads(data)
