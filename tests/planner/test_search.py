@@ -1,0 +1,84 @@
+"""Ranking splits: fast, complete, and clear about what is impossible."""
+
+import pytest
+
+from minipar.hardware import PRESETS, Cluster
+from minipar.planner import Split, plan, predict
+from minipar.planner.clock import Clock
+from minipar.planner.search import splits
+from minipar.planner.split import splits_of
+from tests.planner.published import LLAMA_405B, megatron
+
+SMALL = megatron(8, 1024, 16)
+
+
+def test_best_comes_first_and_everything_fits() -> None:
+    plans = plan(SMALL, "a100-nvlink", ranks=16, batch=64)
+    times = [p.time.total for p in plans.fitting]
+    assert times == sorted(times)
+    assert plans.best is plans.fitting[0]
+    assert all(p.memory.total <= PRESETS["a100-nvlink"].device.memory_bytes for p in plans.fitting)
+
+
+def test_what_does_not_fit_is_listed_with_its_bytes() -> None:
+    plans = plan(SMALL, "a100-nvlink", ranks=4, batch=16, memory_cap=1e8)
+    assert not plans.fitting
+    assert all(t.needs_bytes > 1e8 for t in plans.too_large)
+    assert "of 0.1 GB" in str(plans.too_large[0])
+    with pytest.raises(ValueError, match="no split fits; the smallest is"):
+        _ = plans.best
+
+
+def test_every_legal_product_of_axes_is_among_the_candidates() -> None:
+    found = {(s.dp, s.pp, s.cp, s.tp) for s in splits(SMALL, PRESETS["a100-nvlink"], 8, 64)}
+    assert found == {sizes for sizes in splits_of(8, 4) if sizes[1] <= SMALL.layers}
+
+
+def test_all_products_are_found_once() -> None:
+    found = splits_of(12, 2)
+    assert found == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
+
+
+def test_a_large_cluster_offers_a_thousand_candidates() -> None:
+    assert len(list(splits(LLAMA_405B, PRESETS["h100-nvlink-ib"], 16_384, 2048))) > 800
+
+
+@pytest.mark.parametrize(("split", "says"), [
+    (Split(10, dp=4), "10 sequences does not divide into dp 4"),
+    (Split(8, tp=3), "16 heads do not divide over tp 3"),
+    (Split(8, pp=16), "8 layers are too few for pp 16"),
+    (Split(8, chunks=2), "several chunks per rank need a pipeline"),
+    (Split(8, ep=2), "this model has none"),
+    (Split(8, dp=0), "dp must be at least 1"),
+    (Split(8, cp=3), "2048 tokens do not divide over cp 3"),
+    (Split(8, recompute="some"), "recompute is one of none, selective, full"),
+    (Split(8, zero=4), "zero is 0, 1, 2 or 3"),
+])  # fmt: skip
+def test_impossible_splits_are_refused_with_a_reason(split: Split, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        predict(SMALL, split, "a100-nvlink")
+
+
+def test_the_parts_of_a_step_add_up_and_none_is_negative() -> None:
+    time = predict(SMALL, Split(64, dp=2, pp=2, cp=2, tp=2), "two-nodes-100gbe").time
+    parts = [time.compute, time.tensor, time.experts, time.pipeline, time.bubble, time.gradients, time.optimizer]
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(time.total)
+
+
+def slower_between(factor: float) -> Cluster:
+    a100 = PRESETS["a100-nvlink"]
+    link = type(a100.between)("slow", a100.between.latency, a100.between.bandwidth / factor)
+    return Cluster("slow", a100.device, a100.inside, link)
+
+
+def test_a_slow_link_between_nodes_moves_the_best_split_away_from_it() -> None:
+    fast, slow = plan(SMALL, slower_between(1), 16, 64).best, plan(SMALL, slower_between(100), 16, 64).best
+    assert fast.split != slow.split
+    bytes_across = [Clock(SMALL, best.split, slower_between(100)).step() for best in (fast, slow)]
+    assert bytes_across[1].total < bytes_across[0].total
+
+
+def test_more_microbatches_shrink_the_bubble_share() -> None:
+    few, many = (predict(SMALL, Split(batch, pp=4), "a100-nvlink").time for batch in (4, 64))
+    assert many.bubble / many.total < few.bubble / few.total
