@@ -39,22 +39,22 @@ class RankError(_Told, RuntimeError):
     original: BaseException | None = None
 
 
-class RankDied(_Told, RuntimeError):
+class RankDied(_Told, RuntimeError):  # noqa: N818  # what happened is the name
     """A rank's process ended: killed, out of memory, crashed, ``os._exit``. ``rank`` says which, ``signal`` by what (0: none)."""
 
     rank: int = -1
     signal: int = 0
 
 
-class RanksStuck(_Told, RuntimeError):
+class RanksStuck(_Told, RuntimeError):  # noqa: N818  # what happened is the name
     """Ranks wait for a call that will never come."""
 
 
-class RanksTimeout(_Told, TimeoutError):
+class RanksTimeout(_Told, TimeoutError):  # noqa: N818  # what happened is the name
     """The run took longer than its ``timeout``."""
 
 
-class RanksStopped(_Told, RuntimeError):
+class RanksStopped(_Told, RuntimeError):  # noqa: N818  # what happened is the name
     """The run was stopped before its end."""
 
 

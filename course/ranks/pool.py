@@ -1,4 +1,7 @@
-"""The processes of one ``Ranks``, what they say, and what that means. Everything here happens in the reader thread, unless noted."""
+"""The processes of one ``Ranks``, what they say, and what that means.
+
+Everything here happens in the reader thread, unless noted.
+"""
 
 from __future__ import annotations
 

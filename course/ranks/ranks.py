@@ -79,6 +79,10 @@ class Ranks:
             return "measured on CPU"
         return "measured" if info["gpus"] >= self.n else "measured, ranks share a GPU"
 
+    @property
+    def closed(self) -> bool:
+        return self._pool.closed
+
     def close(self) -> None:
         """End all ranks."""
         self._finalizer.detach()

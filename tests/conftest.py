@@ -1,0 +1,35 @@
+"""Warm ranks for every test that asks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: several ranks share few cores
+
+import pytest
+
+from course import Ranks
+
+
+@pytest.fixture(scope="session")
+def _pools() -> Iterator[dict[int, Ranks]]:
+    pools: dict[int, Ranks] = {}
+    yield pools
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture
+def ranks(_pools: dict[int, Ranks]) -> Callable[[int], Ranks]:
+    """``ranks(4)``: four idle ranks, kept between tests. A test that leaves them working gets them stopped before the next one."""
+
+    def warm(n: int) -> Ranks:
+        pool = _pools.get(n)
+        if pool is not None and pool.last_run is not None and not pool.last_run.done:
+            pool.last_run.stop()
+        if pool is None or pool.closed:
+            pool = _pools[n] = Ranks(n)
+        return pool
+
+    return warm
