@@ -67,9 +67,15 @@ class Hub:
         while True:
             ready = self._selector.select(TICK if self.tickers else None)
             for key, _ in ready:
-                if key.fileobj in self._selector.get_map():  # an earlier callback may have closed it
+                if self._is_watched(key):  # an earlier callback may have closed it
                     _quietly(key.data)
             due = self._tick(due)
+
+    def _is_watched(self, key: selectors.SelectorKey) -> bool:
+        try:
+            return key.fileobj in self._selector.get_map()
+        except ValueError:  # a closed socket has no descriptor to look up
+            return False
 
     def _tick(self, due: float) -> float:
         from minipar.trace import now
