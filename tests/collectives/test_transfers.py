@@ -1,0 +1,95 @@
+"""Buffers and order: no buffer is touched while a transfer has it, and no order needs a backend that buffers messages."""
+
+import pytest
+import torch
+
+from minipar import collectives, comm
+from minipar.collectives import ring, segmented_ring
+from tests.collectives.guard import Touched, guarded, stuck_ranks
+
+
+def log_of(algorithm: str) -> list[tuple[list[int], list[int]]]:
+    axis = comm.world()
+    x = torch.arange(101.0) + axis.rank
+    with guarded() as log:
+        if algorithm == "tiny segments":
+            got = segmented_ring.all_reduce_(x, axis, segment_bytes=40)
+        else:
+            got = collectives.all_reduce_(x, axis, algorithm)
+    n = axis.size
+    assert torch.equal(got, n * torch.arange(101.0) + n * (n - 1) / 2)
+    return log
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_no_buffer_is_touched_in_flight_and_no_order_needs_buffering(ranks, n):
+    pool = ranks(n)
+    for algorithm in [*collectives.ALL_REDUCE, "tiny segments"]:
+        assert stuck_ranks(pool.run(log_of, algorithm)) == [], algorithm
+
+
+def adds_before_it_waits() -> None:
+    axis = comm.world()
+    x, arrived = torch.ones(4), torch.empty(4)
+    pending = comm.async_exchange([(x, 1 - axis.rank)], [(arrived, 1 - axis.rank)], axis)
+    x += arrived  # both mistakes in one line: x is still on its way, arrived has not come
+    pending.wait()
+
+
+def overwrites_what_it_sends() -> None:
+    axis = comm.world()
+    pieces = [torch.ones(4), torch.ones(4)]
+    pending = comm.async_exchange([(pieces[1], 1 - axis.rank)], [(pieces[0], 1 - axis.rank)], axis)
+    pieces[1].zero_()
+    pending.wait()
+
+
+def complaint(mistake) -> str:
+    with guarded():
+        try:
+            mistake()
+        except Touched as e:
+            return str(e)
+    return ""
+
+
+@pytest.mark.parametrize("mistake", [adds_before_it_waits, overwrites_what_it_sends])
+def test_the_guard_notices_a_buffer_that_is_reused_too_early(ranks, mistake):
+    for said in ranks(2).run(complaint, mistake):
+        assert "before it was sent" in said
+
+
+def reads_too_early() -> bool:
+    axis = comm.world()
+    arrived = torch.zeros(4)
+    pending = comm.async_exchange([(torch.ones(4), 1 - axis.rank)], [(arrived, 1 - axis.rank)], axis)
+    early = arrived.clone()
+    pending.wait()
+    return bool(early.isnan().all()) and torch.equal(arrived, torch.ones(4))
+
+
+def run_guarded(fn):
+    with guarded():
+        return fn()
+
+
+def test_the_guard_poisons_what_is_read_too_early(ranks):
+    assert ranks(2).run(run_guarded, reads_too_early) == [True, True]
+
+
+def test_sending_all_round_before_receiving_is_found_out():
+    send_first = [[([(rank + 1) % 3], []), ([], [(rank - 1) % 3])] for rank in range(3)]
+    assert stuck_ranks(send_first) == [0, 1, 2]
+    together = [[([(rank + 1) % 3], [(rank - 1) % 3])] for rank in range(3)]
+    assert stuck_ranks(together) == []
+
+
+def test_the_pieces_handed_to_reduce_scatter_are_not_the_callers(ranks):
+    assert ranks(2).run(keeps_its_input) == [True, True]
+
+
+def keeps_its_input() -> bool:
+    x = torch.ones(5, 2)
+    ring.reduce_scatter(x)
+    ring.all_gather(x)
+    return torch.equal(x, torch.ones(5, 2))

@@ -1,0 +1,99 @@
+"""What each collective returns: the sum, on every rank, for any number of ranks, any size and any dtype."""
+
+import pytest
+import torch
+
+from minipar import collectives, comm
+from minipar.collectives import segmented_ring
+
+SIZES = (0, 1, 2, 3, 7, 64, 1001)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def own(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    values = torch.randint(0, 5, (size,), generator=torch.Generator().manual_seed(rank))
+    return values > 2 if dtype == torch.bool else values.to(dtype)
+
+
+def total(n: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    stacked = torch.stack([own(rank, size, dtype) for rank in range(n)])
+    return stacked.any(0) if dtype == torch.bool else stacked.sum(0).to(dtype)
+
+
+def wrong_sums(algorithm: str) -> list[str]:
+    axis, wrong = comm.world(), []
+    for size in SIZES:
+        for dtype in DTYPES:
+            x = own(axis.rank, size, dtype)
+            got = collectives.all_reduce(x, axis, algorithm)
+            if not torch.equal(got, total(axis.size, size, dtype)) or not torch.equal(x, own(axis.rank, size, dtype)):
+                wrong.append(f"{size} x {dtype}")
+    return wrong
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7])
+def test_every_all_reduce_sums_any_size_and_dtype_on_every_rank(ranks, n):
+    pool = ranks(n)
+    for algorithm in collectives.ALL_REDUCE:
+        assert pool.run(wrong_sums, algorithm) == [[]] * n, algorithm
+
+
+def rounded_sums() -> dict[str, torch.Tensor]:
+    x = torch.randn(3, 101, generator=torch.Generator().manual_seed(comm.world().rank))
+    return {name: collectives.all_reduce(x, None, name) for name in collectives.ALL_REDUCE}
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_all_ranks_hold_bitwise_the_same_rounded_sum(ranks, n):
+    first, *others = ranks(n).run(rounded_sums)
+    for name, sums in first.items():
+        assert sums.shape == (3, 101)
+        assert all(torch.equal(sums, other[name]) for other in others), name
+
+
+def tiny_segments() -> torch.Tensor:
+    x = torch.arange(103.0) * (comm.world().rank + 1)
+    return segmented_ring.all_reduce_(x, None, segment_bytes=16)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_ring_may_be_cut_into_many_segments(ranks, n):
+    expected = torch.arange(103.0) * (n * (n + 1) / 2)
+    for got in ranks(n).run(tiny_segments):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def others(n: int) -> list[bool]:
+    axis = comm.world()
+    x = torch.arange(7 * 2.0).view(7, 2) * 10**axis.rank
+    piece = x[:3] + axis.rank
+    counts = [[(source + 2 * to) % 3 for to in range(n)] for source in range(n)]  # rows from source to to; zeros among them
+    rows = torch.full((sum(counts[axis.rank]), 2), float(axis.rank))
+    sent = [count[axis.rank] for count in counts]
+    return [
+        torch.equal(
+            collectives.reduce_scatter(x), sum(torch.arange(14.0).view(7, 2) * 10**r for r in range(n)).tensor_split(n)[axis.rank]
+        ),
+        torch.equal(collectives.all_gather(piece), comm.all_gather(piece)),
+        torch.equal(
+            collectives.all_to_all(rows, None, counts[axis.rank], sent), comm.all_to_all(rows, None, counts[axis.rank], sent)
+        ),
+        all(torch.equal(collectives.broadcast(x, None, src), torch.arange(14.0).view(7, 2) * 10**src) for src in range(n)),
+    ]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_reduce_scatter_all_gather_all_to_all_and_broadcast(ranks, n):
+    assert ranks(n).run(others, n) == [[True] * 4] * n
+
+
+def test_a_tensor_that_autograd_needs_is_not_overwritten():
+    with pytest.raises(ValueError, match="autograd"):
+        collectives.all_reduce_(torch.ones(3, requires_grad=True))
+    with pytest.raises(ValueError, match="contiguous"):
+        collectives.all_reduce_(torch.ones(3, 2).T)
+
+
+def test_an_unknown_algorithm_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="recursive doubling"):
+        collectives.all_reduce(torch.ones(1), algorithm="butterfly")
