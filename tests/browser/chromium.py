@@ -1,9 +1,13 @@
-"""Fetch a Chromium for the browser tests, where the system has none: ``python -m tests.browser.chromium``."""
+"""The Chromium of the browser tests: fetched where the system has none (``python -m tests.browser.chromium``), or missed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import NoReturn
+
+import pytest
 
 from course.browser import find_chromium
 
@@ -11,6 +15,13 @@ MISSING = (
     "no Chromium: install one (Debian: apt install chromium), name one in MINIPAR_CHROMIUM, "
     "or run `.venv/bin/python -m playwright install chromium`"
 )
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Without a browser the browser tests are skipped, and say why; continuous integration must have one."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"{reason}; CI is set, and there a browser is required", pytrace=False)
+    pytest.skip(reason)
 
 
 def fetch() -> None:

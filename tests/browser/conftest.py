@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Error, sync_playwright
 
 from course.browser import find_chromium
-from tests.browser.chromium import MISSING
+from tests.browser.chromium import MISSING, unavailable
 from tests.browser.labpage import LabPage
 from tests.browser.server import Server, serve
 
@@ -26,23 +25,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-def missing(reason: str) -> None:
-    """Without a browser these tests are skipped, and say why; continuous integration must have one."""
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"{reason}; CI is set, and there a browser is required", pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")  # not longer: Playwright's loop runs in this thread, and other tests need theirs
 def browser() -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
-        missing(MISSING)
+        unavailable(MISSING)
     with sync_playwright() as playwright:
         try:
             started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         except Error as error:
-            missing(f"{chromium} does not start: {str(error).splitlines()[0]}")
+            unavailable(f"{chromium} does not start: {str(error).splitlines()[0]}")
         yield started
         started.close()
 

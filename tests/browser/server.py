@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course import lab
 
@@ -40,7 +40,10 @@ def serve(home: Path) -> Iterator[Server]:
         process = subprocess.Popen(line, env=_environment(home, token), stdout=out, stderr=subprocess.STDOUT, cwd=folder)
     try:
         server = Server(f"http://127.0.0.1:{port}", token, folder, process.pid)
-        _await_answer(server, process, log)
+        try:
+            await_answer(f"{server.url}/api/status?token={token}", process)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}:\n{log.read_text(errors='replace')[-3000:]}") from None
         yield server
     finally:
         process.terminate()  # a first SIGTERM shuts the kernels down in order
@@ -64,15 +67,16 @@ def _environment(home: Path, token: str) -> dict[str, str]:
     return {**lab.environment(), **own, "JUPYTER_TOKEN": token}
 
 
-def _await_answer(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN
-    request = urllib.request.Request(f"{server.url}/api/status", headers={"Authorization": f"token {server.token}"})
+def await_answer(url: str, process: subprocess.Popen[Any], within: float = STARTS_WITHIN) -> bytes:
+    """What ``url`` answers, asked until it does: JupyterLab prints its address before it listens there."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
+    deadline = time.monotonic() + within
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            with opener.open(request, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
+            with opener.open(url, timeout=10) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
             time.sleep(0.1)
-    tail = log.read_text(errors="replace")[-3000:]
-    raise RuntimeError(f"JupyterLab did not answer within {STARTS_WITHIN} s (exit code {process.poll()}):\n{tail}")
+    raise RuntimeError(f"no answer from JupyterLab within {within} s (exit code {process.poll()})")

@@ -1,0 +1,134 @@
+"""The shape of a lesson, as rules: each gives the sentence that says how a notebook breaks it."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nbformat import NotebookNode
+
+CELLS = (30, 45)
+WORDS_PER_LINE = (6, 10)
+MEDIAN_LINES, MOST_LINES = 6, 20
+PREDICTIONS = (2, 4)
+EXERCISES = (1, 2)
+OBJECTIVES = RECAP_LINES = 3
+HONEST = ("counted", "measured", "paced", "predicted")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+Rule = Callable[[NotebookNode], Iterator[str]]
+
+
+def broken_rules(notebook: NotebookNode) -> list[str]:
+    """All that is wrong with the shape of a notebook; nothing for a good one."""
+    return [sentence for rule in RULES for sentence in rule(notebook)]
+
+
+def code(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def prose(notebook: NotebookNode) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+
+
+def lines(cell: NotebookNode) -> int:
+    return sum(1 for line in cell.source.splitlines() if line.strip())
+
+
+def words(text: str) -> int:
+    """Words a reader reads: not those in fenced code, nor tags, nor link targets."""
+    text = re.sub(r"```.*?```|<[^>]+>|\]\([^)]*\)", " ", text, flags=re.DOTALL)
+    return len(re.findall(r"\w[\w'-]*", text))
+
+
+def items(text: str) -> int:
+    return len(re.findall(r"^\s*(?:[-*]|\d+\.)\s+\S", text, re.MULTILINE))
+
+
+def text_of(output: Any) -> str:
+    """The plain text of a cell's output."""
+    found = output.get("text", "") or output.get("data", {}).get("text/plain", "")
+    return "".join(found)
+
+
+def says_what_it_is(notebook: NotebookNode) -> Iterator[str]:
+    first = notebook.cells[0]
+    if first.cell_type != "markdown":
+        yield "the first cell is not prose"
+        return
+    if items(first.source) != OBJECTIVES:
+        yield f"the first cell lists {items(first.source)} objectives, not {OBJECTIVES}"
+    if not re.search(r"\d+ minutes", first.source):
+        yield "the first cell does not say how many minutes the lesson takes"
+    shown = " ".join(text_of(o) for cell in notebook.cells[:4] if cell.cell_type == "code" for o in cell.outputs)
+    if not any(word in shown for word in ("measured", "paced")):
+        yield "no output of the first cells says what this machine will run: measured or paced"
+
+
+def is_of_good_size(notebook: NotebookNode) -> Iterator[str]:
+    if not CELLS[0] <= len(notebook.cells) <= CELLS[1]:
+        yield f"{len(notebook.cells)} cells, not {CELLS[0]} to {CELLS[1]}"
+    sizes = [lines(cell) for cell in code(notebook)]
+    if statistics.median(sizes) > MEDIAN_LINES:
+        yield f"the median code cell has {statistics.median(sizes)} lines, more than {MEDIAN_LINES}"
+    yield from (f"a code cell has {size} lines, more than {MOST_LINES}" for size in sizes if size > MOST_LINES)
+    ratio = sum(map(words, prose(notebook))) / sum(sizes)
+    if not WORDS_PER_LINE[0] <= ratio <= WORDS_PER_LINE[1]:
+        yield f"{ratio:.1f} words of prose per line of code, not {WORDS_PER_LINE[0]} to {WORDS_PER_LINE[1]}"
+
+
+def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
+    predictions = [
+        n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and re.search(r"\bpredict\(", cell.source)
+    ]
+    if not PREDICTIONS[0] <= len(predictions) <= PREDICTIONS[1]:
+        yield f"{len(predictions)} cells ask for a prediction, not {PREDICTIONS[0]} to {PREDICTIONS[1]}"
+
+
+def has_a_lab_and_exercises(notebook: NotebookNode) -> Iterator[str]:
+    sources = [cell.source for cell in code(notebook)]
+    if not any(re.search(r"(?i)lab\w*\(", source) for source in sources):
+        yield "no cell shows a lab"
+    exercises = {name for source in sources for name in re.findall(r"\bcheck\(\s*[\"']([^\"']+)", source)}
+    if not EXERCISES[0] <= len(exercises) <= EXERCISES[1]:
+        yield f"{len(exercises)} exercises are checked, not {EXERCISES[0]} to {EXERCISES[1]}"
+    if not any(re.search(r"\bhints?\(", source) for source in sources):
+        yield "no cell offers folded hints"
+
+
+def ends_with_recap_and_next_step(notebook: NotebookNode) -> Iterator[str]:
+    recaps = [text for text in prose(notebook) if re.match(r"#+ Recap", text)]
+    if len(recaps) != 1 or items(recaps[0]) != RECAP_LINES:
+        yield f"no recap of {RECAP_LINES} lines under a heading 'Recap'"
+    if not any(re.search(r"^#+ Next", text, re.MULTILINE) for text in prose(notebook)[-3:]):
+        yield "no heading 'Next' at the end, with the step to the next lesson"
+
+
+def is_stored_executed(notebook: NotebookNode) -> Iterator[str]:
+    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
+        yield "its metadata names no python3 kernel: it opens with 'No Kernel'"
+    counts = [cell.execution_count for cell in code(notebook)]
+    if counts != list(range(1, len(counts) + 1)):
+        yield f"it was not stored after one run from top to bottom: execution counts {counts}"
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    yield from (f"a cell failed: {o.ename}" for o in outputs if o.output_type == "error")
+    found = {path for o in outputs for path in re.findall(r"(?:/home|/root|/Users|/tmp|/work)/[\w./-]*", text_of(o))}
+    yield from (f"an output shows a path of the machine it was made on: {path}" for path in sorted(found))
+
+
+def is_baked(notebook: NotebookNode) -> Iterator[str]:
+    if "widgets" in notebook.metadata:
+        yield "it stores widget state"
+    for number, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            if set(output.get("data", {})) & {WIDGET} and not set(output.data) & {"image/png", "image/svg+xml", "text/html"}:
+                yield f"cell {number} stores a widget without a static picture or table: nothing shows on GitHub"
+
+
+RULES: tuple[Rule, ...] = (
+    *(says_what_it_is, is_of_good_size, asks_before_it_shows, has_a_lab_and_exercises),
+    *(ends_with_recap_and_next_step, is_stored_executed, is_baked),
+)
