@@ -8,8 +8,17 @@ from collections.abc import Callable, Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: several ranks share few cores
 
 import pytest
+import torch
 
 from course import Ranks
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked ``gpu`` run where torch sees a CUDA device, and say so where it does not."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device here"))
 
 
 @pytest.fixture(scope="session")
