@@ -68,3 +68,7 @@ def kind_of(name: str, lane: str) -> Kind:
     known, other = (_COMM, _OTHER_COMM) if lane == COMM else (_COMPUTE, WORK)
     word = name.lower().removeprefix("async_").split(" ")[0].rstrip("_0123456789")
     return known.get(word, other)
+
+
+# cividis (Nunez, Anderton and Renslow, 2018): the same dark-to-bright order for every eye, and in grey
+SCALE = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"]

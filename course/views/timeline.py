@@ -16,7 +16,7 @@ from course.views.kinds import Kind
 from course.views.labels import number
 from course.views.table import Table
 from course.views.timeline_png import timeline_figure
-from minipar.trace import COMM, Span, Timeline
+from minipar.trace import COMM, Timeline
 
 MOST_SPANS = 20_000  # more are merged: the screen has fewer pixels
 MOST_LIVE_SPANS = 4_000
@@ -57,20 +57,27 @@ class TimelineView(CanvasView):
                 self._live = None
             self.paint()
 
-    def start_live(self, ranks: int, source: str = "measured") -> None:
-        """The measured run starts anew: what ``absorb`` brings is drawn from now on, until ``show(measured=...)``."""
+    # ---- following a run (see course.live)
+
+    def begin(self, run: Any) -> None:
+        """The measured run starts anew."""
         with self._drawing:
             self.measured = None
             self._blocks.pop("measured", None)
-            self._live = SpanAggregate(ranks, source)
+            self._live = SpanAggregate(run.ranks, run.timeline.source)
         self.paint_soon()
 
-    def absorb(self, spans: Iterable[Span]) -> None:
-        """Take in spans of the running run. Any thread; returns at once, the painter draws."""
+    def feed(self, events: Iterable[Any]) -> None:
+        """Take in the spans among the events of the run that goes on."""
         live = self._live
-        if live is not None:
-            live.add(spans)
+        batches = [event.payload for event in events if event.kind == "spans"]
+        if live is not None and batches:
+            live.add(span for batch in batches for span in batch)
             self.paint_soon()
+
+    def end(self, run: Any) -> None:
+        """The run is over: draw all of it."""
+        self.show(measured=run.timeline)
 
     @property
     def blocks(self) -> list[Block]:
