@@ -228,6 +228,7 @@ class Tracer:
         self.phase = ""
         self._spans: deque[Span] = deque()
         self._open: list[_Open] = []
+        self._watching: tuple[list[Span], ...] = ()
 
     def add(
         self,
@@ -244,7 +245,10 @@ class Tracer:
     ) -> None:
         if self.enabled:
             phase = self.phase if phase is None else phase
-            self._spans.append(Span(self.rank, lane, name, start, end, axis, nbytes, peers, phase, stage, microbatch))
+            span = Span(self.rank, lane, name, start, end, axis, nbytes, peers, phase, stage, microbatch)
+            self._spans.append(span)
+            for spans in self._watching:
+                spans.append(span)
 
     @contextmanager
     def span(self, name: str, stage: int = -1, microbatch: int = -1) -> Iterator[None]:
@@ -279,6 +283,16 @@ class Tracer:
 
     def _close_piece(self, piece: _Open) -> None:
         self.add(piece.name, COMPUTE, piece.start, now(), stage=piece.stage, microbatch=piece.microbatch)
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Span]]:
+        """Yields a list that fills with the spans added in the enclosed code, whoever else drains the tracer meanwhile."""
+        spans: list[Span] = []
+        self._watching += (spans,)
+        try:
+            yield spans
+        finally:
+            self._watching = tuple(other for other in self._watching if other is not spans)
 
     def drain(self) -> list[Span]:
         """Take out the spans collected so far. Nothing added meanwhile is lost."""
