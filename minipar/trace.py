@@ -264,13 +264,15 @@ class Tracer:
     def blocked(self) -> Iterator[None]:
         """The enclosed time is not computation of the innermost open span: it waits, or another span accounts for it."""
         outer = self._open[-1] if self._open else None
-        if outer is not None:
-            self._close_piece(outer)
+        if outer is None or outer.paused:
+            yield
+            return
+        self._close_piece(outer)
+        outer.paused = True
         try:
             yield
         finally:
-            if outer is not None:
-                outer.start = now()
+            outer.start, outer.paused = now(), False
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -305,6 +307,7 @@ class _Open:
     stage: int
     microbatch: int
     start: float
+    paused: bool = False  # within ``blocked``
 
 
 tracer = Tracer()  # this process's own

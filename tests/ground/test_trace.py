@@ -106,6 +106,14 @@ def test_time_blocked_in_communication_is_not_computation() -> None:
     assert not any(s.start < inside < s.end for s in tracer.drain())
 
 
+def test_blocking_inside_blocking_stops_the_computation_once() -> None:
+    tracer = Tracer()
+    with tracer.span("B"), tracer.blocked(), tracer.blocked():
+        time.sleep(0.01)
+    before, after = tracer.drain()
+    assert before.end <= after.start
+
+
 def test_an_error_inside_a_span_still_closes_it() -> None:
     tracer = Tracer()
     with pytest.raises(KeyError), tracer.during("forward"), tracer.span("F"):
