@@ -1,0 +1,33 @@
+"""An answer that raised, hung, never ended or killed its rank: the story of ``course.ranks``, told for the exercise."""
+
+from __future__ import annotations
+
+import re
+
+from course.exercises.exercise import Exercise
+from course.ranks import RankDied, RankError, RanksStuck, RanksTimeout
+
+Trouble = (RankError, RankDied, RanksStuck, RanksTimeout)
+
+
+def told(error: BaseException, exercise: Exercise) -> str:
+    """The first line says what happened, the rest where. What became of the ranks' variables matters to nobody here."""
+    lines = [line for line in getattr(error, "lines", ())[:-1] if not line.startswith("other ranks")]
+    if isinstance(error, RanksTimeout):
+        lines = _of_one_rank(lines)
+    return "\n".join((_headline(error, exercise), *lines))
+
+
+def _of_one_rank(lines: list[str]) -> list[str]:
+    """The part of the first rank: where one loops, the others do."""
+    starts = [i for i, line in enumerate(lines) if re.match(r"rank \d+ ", line)]
+    return lines[: starts[1]] if len(starts) > 1 else lines
+
+
+def _headline(error: BaseException, exercise: Exercise) -> str:
+    if isinstance(error, RanksTimeout):
+        return f"your function did not end within {exercise.seconds:g} s and was stopped. One of the ranks was here:"
+    if isinstance(error, RanksStuck):
+        return "the ranks wait for each other, for ever:"
+    headline = getattr(error, "headline", str(error))
+    return headline if isinstance(error, RankDied) else f"{headline}, here:"
