@@ -174,7 +174,7 @@ EXERCISE = Exercise(
         Wrong("never ends", _never_ends, "your function did not end"),
     ),
     hints=(
-        "Cut `x` into as many pieces as there are ranks: `x.chunk(axis.size)`. In each step every rank sends one piece to the right.",
+        "Cut `x` into as many pieces as there are ranks: `x.chunk(axis.size)`. In each step a rank sends one piece to the right.",
         "On the first lap a rank adds what arrives to its own piece, and passes that one on in the next step. After n - 1 steps "
         "each rank owns one finished piece.",
         "The second lap is the same walk, but what arrives replaces the piece. In step s rank r sends piece (r - s) mod n.",
