@@ -19,3 +19,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'course' has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext course``: make ``%%ranks`` known. Importing ``Ranks`` in a notebook does it too."""
+    from course.ranks import magic
+
+    magic.register(shell)

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple
 
 from course.ranks.slots import RUNNING, WAITING, Slots, Where, call_text
@@ -147,7 +147,7 @@ class Calls:
 # ---- whose code is this?
 
 _USER, _LIBRARY, _COMM, _MINIPAR = range(4)
-_kinds: dict[CodeType, int] = {}
+_kinds: dict[str, int] = {}
 _ROOT = Path(__file__).resolve().parents[2]
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -174,9 +174,9 @@ def user_line(frame: FrameType | None) -> tuple[Where, bool]:
     through_comm, minipars = False, None
     while frame is not None:
         code = frame.f_code
-        kind = _kinds.get(code)
+        kind = _kinds.get(code.co_filename)
         if kind is None:
-            kind = _kinds[code] = kind_of_file(code.co_filename)
+            kind = _kinds[code.co_filename] = kind_of_file(code.co_filename)
         if kind == _USER:
             return Where(code.co_filename, frame.f_lineno, code.co_name), through_comm
         if kind == _COMM:

@@ -71,9 +71,8 @@ def explain(run: Run, trouble: Trouble, scene: Scene, lost: list[int]) -> BaseEx
     after = [_fate(scene, lost, run.ranks)]
     if trouble.kind == "left":
         return None
-    died = [m for m in scene.members if m.rank in scene.dead and not m.killed]
-    if died:
-        return _died(died[0], scene, after)
+    if scene.dead:
+        return _died(min(scene.dead), scene, after)
     if trouble.kind == "failed":
         return _failed(scene, after)
     if trouble.kind in ("stuck", "out of step"):
@@ -90,18 +89,19 @@ def _step_difference(trouble: Trouble, scene: Scene) -> list[str]:
     return difference(scene.ledgers) if trouble.kind == "out of step" else []
 
 
-def _died(member: Any, scene: Scene, after: list[str]) -> RankDied:
-    hint = " (the system does that when memory runs out)" if member.status == -signal.SIGKILL else ""
-    error = RankDied(f"rank {member.rank} {ending(member.status)}{hint}", [others(scene, member.rank), *after])
-    error.rank, error.signal = member.rank, max(0, -member.status)
+def _died(rank: int, scene: Scene, after: list[str]) -> RankDied:
+    status = scene.dead[rank]
+    hint = " (the system does that when memory runs out)" if status == -signal.SIGKILL else ""
+    error = RankDied(f"rank {rank} {ending(status)}{hint}", [others(scene, rank), *after])
+    error.rank, error.signal = rank, max(0, -status)
     return error
 
 
 def _failed(scene: Scene, after: list[str]) -> RankError:
     from course.ranks.watchdog import difference
 
-    failures = [m.failure for m in scene.members if m.failure is not None and m.failure.kind != "interrupted"]
-    first: Failure = min(failures, key=lambda f: (bool(f.in_call), f.time))
+    failures = [f for f in scene.failures.values() if f.kind != "interrupted"]
+    first = min(failures, key=lambda f: (bool(f.in_call), f.time))
     differs = difference(scene.ledgers) if first.in_call else []
     lines = [*traceback_lines(first), *differs, others(scene, first.rank), *after]
     error = RankError(_headline(first), lines)
@@ -149,11 +149,13 @@ def others(scene: Scene, but: int = -1) -> str:
 
 
 def _doing(state: Any, scene: Scene) -> str:
-    member = scene.members[state.rank]
     if state.rank in scene.dead:
         return "dead"
     if state.rank in scene.finished:
-        return "raised too" if member.failure is not None else "had returned"
+        failed = scene.failures.get(state.rank)
+        if failed is None:
+            return "had returned"
+        return f"failed in {failed.in_call}" if failed.in_call else "raised too"
     call = scene.waiting(state.rank)
     if call is not None:
         return f"waited in {call.op} ({place(call.where)})"
@@ -176,7 +178,9 @@ def _fate(scene: Scene, lost: list[int], size: int) -> str:
 
 
 def traceback_lines(failure: Failure) -> list[str]:
-    lines = []
+    lines: list[str] = []
+    if failure.kind in ("result", "function"):
+        return lines  # our own lines would be no help
     if failure.cause is not None:
         lines += [*traceback_lines(failure.cause), f"  {failure.cause.message}", failure.relation]
     return lines + frame_lines(failure.frames)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import io
+import linecache
 import os
 import random
 import signal
@@ -208,6 +210,30 @@ def device() -> Any:
     import torch
 
     return _rank.device if _rank is not None and _rank.device is not None else torch.device("cpu")
+
+
+def run_cell(source: str, file: str) -> None:
+    """Run a cell in this rank's ``__main__``; print its last expression, unless that is None."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    tree = ast.parse(source, file)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    namespace = sys.modules["__main__"].__dict__
+    exec(compile(tree, file, "exec"), namespace)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), file, "eval"), namespace)
+        if value is not None:
+            print(repr(value))
+
+
+def push(variables: dict[str, Any]) -> None:
+    sys.modules["__main__"].__dict__.update(variables)
+
+
+def pull(name: str) -> Any:
+    namespace = sys.modules["__main__"].__dict__
+    if name not in namespace:
+        raise NameError(f"no %%ranks cell has set a variable {name!r} on this rank")
+    return namespace[name]
 
 
 def choose_device(wanted: str, rank: int, size: int) -> tuple[Any, str, int]:

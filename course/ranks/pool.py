@@ -44,6 +44,7 @@ class Member:
         self.info: dict[str, Any] = {}
         self.failure: Failure | None = None  # of joining, or of the current run
         self.finished = True  # with the current run
+        self.joined = True
         self.killed = False  # by us
         self.status = 0
         self.tally: tuple[Any, ...] = ()
@@ -278,15 +279,13 @@ class Pool:
         m.drain_prints()
         if frame.meta["tally"] is not None:
             m.tally = frame.meta["tally"]
-        m.failure = frame.meta["failure"]
+        m.failure, m.joined = frame.meta["failure"], frame.meta["joined"]
         run.bodies[m.rank] = frame.body
         with self.changed:
             m.finished = True
             self.changed.notify_all()
         if m.failure is not None:
             self.trouble(run, Trouble("failed"))
-        elif not frame.meta["joined"]:
-            self.trouble(run, Trouble("left"))
         elif all(other.finished for other in self.members) and not self.busy_until_recovered:
             self._all_returned(run)
 
@@ -294,6 +293,8 @@ class Pool:
         lines = watchdog.out_of_step({m.rank: m.tally for m in self.members})
         if lines:
             return self.trouble(run, Trouble("out of step", tuple(lines)))
+        if not all(m.joined for m in self.members):  # the function destroyed the process group, as scripts do at their end
+            return self.trouble(run, Trouble("left"))
         with self.changed:
             self.run = None
         run.finish()

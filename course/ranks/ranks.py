@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -50,16 +51,30 @@ class Ranks:
             raise TypeError(
                 f"run() takes a function and its arguments: ranks.run(fn, x), not ranks.run(fn(x)); got {type(function).__name__}"
             )
+        return self._start(getattr(function, "__name__", type(function).__name__), function, args, timeout)
+
+    def _start(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Run:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._pool.refuse_if_busy_now()
-        body = _packed(function, args)
-        self.last_run = self._pool.launch(getattr(function, "__name__", type(function).__name__), body, timeout)
+        self.last_run = self._pool.launch(name, _packed(function, args), timeout)
         return self.last_run
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
         """``function(*args)`` on every rank; what each returned, by rank. After ``timeout`` seconds the ranks are stopped."""
         return self.start(function, *args, timeout=timeout).result()
+
+    def run_cell(self, source: str, file: str = "<%%ranks>", timeout: float | None = None) -> None:
+        """Run source text in every rank's own namespace: what ``%%ranks`` does."""
+        self._start("the %%ranks cell", inside.run_cell, (source, file), timeout).result()
+
+    def push(self, **variables: Any) -> None:
+        """Set variables for the ``%%ranks`` cells of every rank."""
+        self.run(inside.push, variables)
+
+    def pull(self, name: str) -> list[Any]:
+        """The value of a ``%%ranks`` variable, by rank."""
+        return self.run(inside.pull, name)
 
     def states(self) -> list[RankState]:
         """What every rank does right now; never waits."""
@@ -158,3 +173,16 @@ def _travels(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def _announce() -> None:
+    """In a notebook, ``%%ranks`` comes with the class."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        from course.ranks import magic
+
+        magic.register(shell)
+
+
+_announce()

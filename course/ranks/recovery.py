@@ -17,11 +17,13 @@ from minipar.trace import now
 if TYPE_CHECKING:
     from course.ranks.pool import Member, Pool, Trouble
     from course.ranks.run import Run
+    from course.ranks.slots import RankState
 
 START_LIMIT = 60.0  # seconds for ranks to join, on a machine that is busy with other things
 SETTLE = 0.15  # seconds in which the first cause may still come after its consequence
 ANSWER_LIMIT = 0.3  # seconds for the guard threads to answer
 BLOCKED_LIMIT = 0.3  # seconds a rank may still wait in a communication call after it was interrupted
+NEIGHBOUR_LIMIT = 0.1  # the same, where it is known already that the call cannot end
 BUSY_LIMIT = 1.0  # seconds Python code may take to end after it was interrupted
 LEAVE_LIMIT = 0.7  # seconds to give up a process group
 
@@ -72,15 +74,15 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
     error: BaseException | None = None
     lost: list[int] = []
     try:
-        if trouble.kind in ("failed", "died"):
-            _settle(pool, trouble)
+        if trouble.kind == "failed":
+            _settle(pool)
         scene = watchdog.Scene.of(pool, _ask(pool))
-        quiesce(pool)
+        quiesce(pool, NEIGHBOUR_LIMIT if trouble.kind in ("failed", "died", "stuck") else BLOCKED_LIMIT)
         lost = rebuild(pool)
         error = errors.explain(run, trouble, scene, lost)
     except Exception as broken:
-        pool.close(wait=False)
         error = RuntimeError(f"the ranks could not be restarted ({broken}); make new ones: ranks = Ranks({pool.size})")
+        error.__cause__ = broken
     how = {"stopped": "stopped", "interrupted": "stopped", "left": "returned"}.get(trouble.kind, "failed")
 
     def end() -> None:
@@ -91,6 +93,8 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
         run.finish(error, how)
 
     pool.hub.post(end)
+    if error is not None and error.__cause__ is not None:
+        pool.close(wait=False)
 
 
 def _await(pool: Pool, condition: Callable[[], bool], seconds: float) -> bool:
@@ -98,14 +102,14 @@ def _await(pool: Pool, condition: Callable[[], bool], seconds: float) -> bool:
         return pool.changed.wait_for(lambda: pool.closed or condition(), seconds)
 
 
-def _settle(pool: Pool, trouble: Trouble) -> None:
+def _settle(pool: Pool) -> None:
     """A dead rank breaks its neighbours' calls, and their errors may arrive before the news of its death."""
 
     def clear() -> bool:
         return all(m.finished or not m.alive for m in pool.members)
 
     _await(pool, clear, SETTLE)
-    if trouble.kind == "failed" and all(m.failure is None or m.failure.in_call for m in pool.members):
+    if all(m.failure is None or m.failure.in_call for m in pool.members):
         _await(pool, lambda: any(not m.alive for m in pool.members), SETTLE)
 
 
@@ -116,25 +120,25 @@ def _ask(pool: Pool) -> dict[int, dict[str, Any]]:
     return pool.answers(number)
 
 
-def quiesce(pool: Pool) -> None:
+def quiesce(pool: Pool, blocked_limit: float) -> None:
     """Interrupt every rank that still runs; kill those that wait in a communication call or do not react."""
     began = now()
     while pending := [m for m in pool.members if m.alive and not m.finished and not m.killed]:
         passed = now() - began
         states = {s.rank: s for s in pool.states()}
-        doomed = [m for m in pending if _hopeless(states[m.rank], passed)]
+        doomed = [m for m in pending if _hopeless(states[m.rank], passed, blocked_limit)]
         if doomed:
             pool.kill(doomed)
         pool.server.signal([m.pid for m in pending if m not in doomed], signal.SIGINT)  # again: a destructor may swallow one
-        _await(pool, lambda: all(m.finished or not m.alive for m in pool.members), 0.1)
+        _await(pool, lambda: all(m.finished or not m.alive for m in pool.members), 0.05)
         if pool.closed:
             return
     _await(pool, lambda: all(not m.alive for m in pool.members if m.killed), 2)
 
 
-def _hopeless(state: Any, passed: float) -> bool:
+def _hopeless(state: RankState, passed: float, blocked_limit: float) -> bool:
     if state.state == "waiting":
-        return passed > BLOCKED_LIMIT and state.seconds > BLOCKED_LIMIT
+        return min(passed, state.seconds) > blocked_limit
     return passed > BUSY_LIMIT
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.ranks import errors
 from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Ledger, Record
-from course.ranks.slots import Where
+from course.ranks.report import Failure
+from course.ranks.slots import RankState, Where
 from minipar.trace import now
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ class Scene(NamedTuple):
     ledgers: dict[int, Ledger]  # of the ranks that answered
     stacks: dict[int, tuple[Where, ...]]
     finished: frozenset[int]  # ranks that returned from the function, or raised
-    dead: frozenset[int]
-    states: tuple[Any, ...]  # RankState by rank
-    members: tuple[Any, ...]
+    dead: dict[int, int]  # rank -> its exit code
+    failures: dict[int, Failure]
+    states: tuple[RankState, ...]  # by rank
 
     @classmethod
     def of(cls, pool: Pool, answers: dict[int, dict[str, Any]]) -> Scene:
@@ -37,9 +38,9 @@ class Scene(NamedTuple):
             {rank: a["ledger"] for rank, a in answers.items()},
             {rank: a["stack"] for rank, a in answers.items()},
             frozenset(m.rank for m in pool.members if m.finished),
-            frozenset(m.rank for m in pool.members if not m.alive),
+            {m.rank: m.status for m in pool.members if not m.alive},
+            {m.rank: m.failure for m in pool.members if m.failure is not None},
             tuple(pool.states()),
-            tuple(pool.members),
         )
 
     def waiting(self, rank: int) -> Call | None:

@@ -11,6 +11,8 @@ import pickle
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -98,7 +100,14 @@ class _Pickler(cloudpickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):
             return _rebuild_tensor, _tensor_parts(torch, obj)
+        if isinstance(obj, CodeType):  # cloudpickle forgets the file, which every traceback needs
+            make, parts = self.dispatch_table[CodeType](obj)
+            return _rebuild_code, (obj.co_filename, make, parts)
         return super().reducer_override(obj)
+
+
+def _rebuild_code(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=file)
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
