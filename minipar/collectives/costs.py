@@ -34,20 +34,18 @@ def _levels(n: int) -> int:
     return ceil(log2(n))
 
 
-_RING = Formula(
-    lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1) / n, "2 (n-1) (latency + S / (n bandwidth))"
-)
+def _optimal(n: int) -> float:
+    """The least that any algorithm sends."""
+    return 2 * (n - 1) / n
+
+
+_RING = Formula(lambda n: 2 * (n - 1), _optimal, _optimal, "2 (n-1) (latency + S / (n bandwidth))")
 
 FORMULAS: dict[str, Formula] = {
     "naive": Formula(lambda n: 2 * (n - 1), lambda n: 2 * (n - 1), lambda n: n - 1, "2 (n-1) (latency + S / bandwidth)"),
     "tree": Formula(lambda n: 2 * _levels(n), lambda n: 2 * _levels(n), _levels, "2 log2(n) (latency + S / bandwidth)"),
     "recursive doubling": Formula(_levels, _levels, _levels, "log2(n) (latency + S / bandwidth)"),
-    "recursive halving": Formula(
-        lambda n: 2 * _levels(n),
-        lambda n: 2 * (n - 1) / n,
-        lambda n: 2 * (n - 1) / n,
-        "2 log2(n) latency + 2 (n-1)/n S / bandwidth",
-    ),
+    "recursive halving": Formula(lambda n: 2 * _levels(n), _optimal, _optimal, "2 log2(n) latency + 2 (n-1)/n S / bandwidth"),
     "ring": _RING,
     "segmented ring": _RING,
 }
@@ -70,7 +68,7 @@ def predict(
     itemsize: int = 4,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> Timeline:
-    """The timeline of an all-reduce of ``elements`` numbers of ``itemsize`` bytes, as ``n`` ranks paced by ``hardware`` would run it."""
+    """The timeline of an all-reduce of ``elements`` numbers of ``itemsize`` bytes on ``n`` ranks of ``hardware``."""
     return simulate(pattern(algorithm, n, elements, itemsize, segment_bytes), cluster(hardware))
 
 

@@ -21,7 +21,7 @@ class Message(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The messages of one collective on ``n`` ranks, in order of their steps; ``depth`` steps of a rank may be under way at once."""
+    """The messages of one collective on ``n`` ranks in order of their steps, of which ``depth`` may be under way at once."""
 
     n: int
     messages: list[Message]
@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 
 
 def pattern(algorithm: str, n: int, elements: int, itemsize: int = 4, segment_bytes: int = SEGMENT_BYTES) -> Pattern:
-    """The messages of an all-reduce of ``elements`` numbers of ``itemsize`` bytes by ``algorithm`` (see ``collectives.ALL_REDUCE``)."""
+    """The messages of an all-reduce of ``elements`` numbers of ``itemsize`` bytes, by an algorithm of ``ALL_REDUCE``."""
     if algorithm == "segmented ring":
         segments = segments_of(_shares(elements, n)[0] * itemsize, segment_bytes)
         return Pattern(n, list(_ring(n, elements, itemsize, segments)), min(IN_FLIGHT, segments))

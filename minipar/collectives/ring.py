@@ -29,7 +29,7 @@ def all_reduce_(x: torch.Tensor, axis: Axis | None = None) -> torch.Tensor:
 
 
 def reduce_scatter(x: torch.Tensor, axis: Axis | None = None) -> torch.Tensor:
-    """This rank's rows (dim 0) of the sum of ``x``. Rows that do not divide go to the first ranks. Sends ``(n - 1) / n`` of ``x``."""
+    """This rank's rows (dim 0) of the sum of ``x``; rows that do not divide go to the first ranks. Sends ``(n-1)/n`` of ``x``."""
     axis = axis or world()
     pieces = cut(x.detach().clone(memory_format=torch.contiguous_format), axis.size)
     _reduce_scatter(pieces, axis)

@@ -11,7 +11,7 @@ from minipar import comm
 from minipar.mesh import Axis, world
 
 
-class Touched(AssertionError):
+class TouchedError(AssertionError):
     """A buffer was changed or read while a transfer had it."""
 
 
@@ -36,10 +36,10 @@ class Guarded:
             self.pending.wait()
             for (x, to), before in zip(self.sends, self.sent, strict=True):
                 if not torch.equal(x, before):
-                    raise Touched(f"the buffer on its way to rank {to} was changed before it was sent")
+                    raise TouchedError(f"the buffer on its way to rank {to} was changed before it was sent")
             for (x, source), arrived in zip(self.recvs, self.arriving, strict=True):
                 if not x.isnan().all():
-                    raise Touched(f"the buffer for what comes from rank {source} was written before it arrived")
+                    raise TouchedError(f"the buffer for what comes from rank {source} was written before it arrived")
                 x.copy_(arrived)
         return [x for x, _ in self.recvs]
 

@@ -11,9 +11,9 @@ from minipar.trace import tracer
 
 def sent_messages(algorithm: str, elements: int) -> list[tuple[int, int]]:
     """``(to, bytes)`` of every message of this rank, in order."""
-    tracer.drain()
-    collectives.all_reduce_(torch.ones(elements, dtype=torch.float64), None, algorithm)
-    return [(s.peers[0], int(s.nbytes)) for s in tracer.drain() if s.name == "send"]
+    with tracer.watch() as spans:
+        collectives.all_reduce_(torch.ones(elements, dtype=torch.float64), None, algorithm)
+    return [(s.peers[0], int(s.nbytes)) for s in spans if s.name == "send"]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
@@ -27,9 +27,9 @@ def test_every_algorithm_sends_the_messages_of_its_pattern(ranks, n, elements):
 
 
 def segmented(elements: int) -> list[tuple[int, int]]:
-    tracer.drain()
-    collectives.segmented_ring.all_reduce_(torch.ones(elements), None, segment_bytes=64)
-    return [(s.peers[0], int(s.nbytes)) for s in tracer.drain() if s.name == "send"]
+    with tracer.watch() as spans:
+        collectives.segmented_ring.all_reduce_(torch.ones(elements), None, segment_bytes=64)
+    return [(s.peers[0], int(s.nbytes)) for s in spans if s.name == "send"]
 
 
 def test_a_ring_in_many_segments_sends_the_messages_of_its_pattern(ranks):
@@ -66,9 +66,9 @@ def other_bytes() -> list[float]:
         lambda: collectives.all_to_all(torch.ones(840)),
         lambda: collectives.broadcast(torch.ones(840)),
     ):
-        tracer.drain()
-        call()
-        sent.append(sum(s.nbytes for s in tracer.drain() if s.name == "send"))
+        with tracer.watch() as spans:
+            call()
+        sent.append(sum(s.nbytes for s in spans if s.name == "send"))
     return sent
 
 

@@ -5,7 +5,7 @@ import torch
 
 from minipar import collectives, comm
 from minipar.collectives import ring, segmented_ring
-from tests.collectives.guard import Touched, guarded, stuck_ranks
+from tests.collectives.guard import TouchedError, guarded, stuck_ranks
 
 
 def log_of(algorithm: str) -> list[tuple[list[int], list[int]]]:
@@ -48,7 +48,7 @@ def complaint(mistake) -> str:
     with guarded():
         try:
             mistake()
-        except Touched as e:
+        except TouchedError as e:
             return str(e)
     return ""
 
