@@ -127,6 +127,7 @@ class Pool:
         self.closed = False
         self.noise: deque[str] = deque(maxlen=50)  # printed outside of a run
         self._generation = itertools.count(1)
+        self._store: Path | None = None
         self._asks = itertools.count(1)
         self._suspect = watchdog.Suspect()
 
@@ -237,8 +238,14 @@ class Pool:
         }
 
     def new_store(self) -> Path:
-        """A rendezvous file for one process group."""
-        return self.home / f"store-{next(self._generation)}"
+        """A rendezvous file for one process group; kept as long as the group, since every ``new_group`` meets in it again."""
+        self._store = self.home / f"store-{next(self._generation)}"
+        return self._store
+
+    def drop_store(self) -> None:
+        """Remove the rendezvous file of the group before."""
+        if self._store is not None:
+            self._store.unlink(missing_ok=True)
 
     # ---- what ranks say (reader thread)
 

@@ -47,13 +47,13 @@ def start(pool: Pool, ranks: Iterable[int]) -> None:
 
 
 def _join(pool: Pool) -> None:
+    pool.drop_store()  # of the group that was
     store = pool.new_store()
     hardware = bytes(wire.dumps(pool.hardware)) if pool.hardware is not None else b""
     for m in pool.members:
         m.state, m.failure, m.tally = "starting", None, ()
         m.messages.send(wire.JOIN, pool.join_order(m.rank, store), hardware)
     _await(pool, lambda: all(m.state == "ready" for m in pool.members) or any(not m.alive for m in pool.members), START_LIMIT)
-    store.unlink(missing_ok=True)
     failed = next((m.failure for m in pool.members if m.failure is not None), None)
     if failed is not None:
         raise RuntimeError(f"rank {failed.rank} could not join: {failed.message}")
