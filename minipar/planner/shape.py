@@ -107,7 +107,7 @@ class Transformer:
         return 3 * self._forward(tokens)
 
     def hardware_flops(self, tokens: float, recompute: str = "none") -> float:
-        """Flops done, as the field reports them: recomputing adds a forward of all layers ("full") or doubles attention ("selective").
+        """Flops done as the field counts them: recomputing adds a forward of all ("full") or doubles attention ("selective").
 
         The latter is equation 8 of Korthikanti et al. 2022, behind their published HFU. One more forward of attention would be a
         third of it; the clock charges only that.

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import pickle
 import time
 
 import pytest
 
+from minipar import trace
 from minipar.trace import Span, Timeline, Tracer
 
 
@@ -135,3 +137,7 @@ def test_a_disabled_tracer_collects_nothing() -> None:
     with tracer.span("F"):
         pass
     assert tracer.drain() == []
+
+
+def test_a_tracer_that_travels_with_a_function_becomes_the_one_of_the_process_it_reaches():
+    assert pickle.loads(pickle.dumps(trace.tracer)) is trace.tracer
