@@ -124,7 +124,7 @@ def test_a_layout_that_lost_parameters_is_refused() -> None:
         layout.model = nn.ModuleDict({"embedding": model.embedding, "head": model.head})
         return layout
 
-    with pytest.raises(KeyError, match="no rank holds blocks.0.attention.k.bias"):
+    with pytest.raises(KeyError, match="no rank holds blocks"):
         compare(TINY, Mesh(), build=without_blocks, steps=1)
 
 
