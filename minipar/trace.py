@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -283,6 +283,10 @@ class Tracer:
         finally:
             self.phase = before
 
+    def __reduce__(self) -> tuple[Callable[[], Tracer], tuple[()]]:
+        """Sent to another process, with a function that uses it, it becomes that process's own."""
+        return _own, ()
+
     def _close_piece(self, piece: _Open) -> None:
         self.add(piece.name, COMPUTE, piece.start, now(), stage=piece.stage, microbatch=piece.microbatch)
 
@@ -311,3 +315,7 @@ class _Open:
 
 
 tracer = Tracer()  # this process's own
+
+
+def _own() -> Tracer:
+    return tracer
