@@ -44,7 +44,7 @@ class Live:
     def __init__(self, run: Followed, *views: Following | Feed, by: Painter = painter) -> None:
         self.run = run
         self._error: Exception | None = None
-        self._views = [view if hasattr(view, "feed") else _Function(view) for view in views]
+        self._views: list[Any] = [view if hasattr(view, "feed") else _Function(view) for view in views]
         self._painter = by
         self._queue: deque[list[Any]] = deque()
         self._ended = threading.Event()

@@ -51,7 +51,7 @@ def _heat(figure: Figure, axes: Axes, steps: np.ndarray, load: np.ndarray, sourc
     axes.tick_params(labelbottom=False)
     bar = figure.colorbar(image, cax=figure.add_axes((0.89, 0.60, 0.014, 0.33)))
     bar.ax.tick_params(labelsize=8, colors=SOFT, length=2)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 def _drops(axes: Axes, steps: np.ndarray, dropped: np.ndarray, source: str) -> None:

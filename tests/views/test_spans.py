@@ -72,7 +72,7 @@ def test_thinning_keeps_totals_and_paints_over_no_idle_time(limit):
         assert few[:, total].sum() == pytest.approx(block.spans[:, total].sum())
     assert overlaps(few) < 1e-9
     assert (few[:, BUSY] <= few[:, END] - few[:, START] + 1e-9).all()
-    makespan, bubble, idle = account(few, block.rows, 3)
+    makespan, bubble, _idle = account(few, block.rows, 3)
     assert makespan == pytest.approx(block.makespan)
     assert bubble == pytest.approx(block.bubble, abs=1e-9)
 

@@ -51,3 +51,15 @@ export function tickText(values, unit = "s") {
   const decimals = Math.max(0, -Math.floor(Math.log10(step / scale) + 1e-9));
   return values.map((v) => `${(v / scale).toFixed(Math.min(decimals, 6))} ${name}`.trim());
 }
+
+// A value of an axis in its unit, as labels.number writes it.
+export function quantity(value, unit = "") {
+  if (unit === "s") return time(value);
+  if (unit === "share") return percent(value);
+  if (["B", "B/s", "flop", "flop/s", "tokens/s"].includes(unit)) {
+    const [scale, prefix] = scaled(value, LARGE);
+    return `${three(Number((value / scale).toPrecision(6)))} ${prefix}${unit}`;
+  }
+  const plain = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4)));
+  return `${plain} ${unit}`.trim();
+}

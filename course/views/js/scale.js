@@ -20,3 +20,8 @@ export function cssOf([r, g, b]) {
 export function inkOn([r, g, b]) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 120 ? "#111111" : "#ffffff";
 }
+
+// Deep colours are lightened where the page is dark.
+export function onTheme(hex, theme) {
+  return theme.dark ? cssOf(parseColour(hex).map((c) => Math.round(c + (255 - c) * 0.35))) : hex;
+}

@@ -1,0 +1,51 @@
+"""Curves as a matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from course.views.labels import number
+from course.views.still import LINE, SOFT, new_figure
+
+
+def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Figure:
+    """``axes`` holds names, units and ``log``; each series comes with its look, ``x`` and ``y``."""
+    figure = new_figure(3.2)
+    plot = figure.add_axes((0.10, 0.16, 0.87, 0.72))
+    for look, x, y in series:
+        dash = (0, tuple(look["dash"])) if look["dash"] and not look["points"] else "-"
+        plot.plot(
+            x,
+            y,
+            color=look["colour"],
+            linestyle="none" if look["points"] else dash,
+            marker=look["mark"] if look["points"] else "",
+            markersize=5,
+            linewidth=1.6,
+            label=look["label"],
+        )
+    if "x" in axes["log"]:
+        plot.set_xscale("log")
+    if "y" in axes["log"]:
+        plot.set_yscale("log")
+    plot.xaxis.set_major_formatter(FuncFormatter(_ticks(axes["xUnit"])))
+    plot.yaxis.set_major_formatter(FuncFormatter(_ticks(axes["yUnit"])))
+    plot.set_xlabel(axes["x"], fontsize=9, color=SOFT, labelpad=2)
+    plot.set_title(axes["title"] or axes["y"], loc="left", fontsize=9, color=SOFT)
+    plot.grid(color=LINE, linewidth=0.6)
+    plot.set_axisbelow(True)
+    plot.tick_params(labelsize=8, colors=SOFT, length=3)
+    plot.spines[["top", "right"]].set_visible(False)
+    plot.spines[["left", "bottom"]].set_color(LINE)
+    if series:
+        plot.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _ticks(unit: str) -> Callable[[float, Any], str]:
+    return lambda value, _: number(float(f"{value:.4g}"), unit)

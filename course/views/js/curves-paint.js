@@ -1,0 +1,161 @@
+// Axes (linear or logarithmic) and curves.
+
+import { FONT } from "./canvas.js";
+import { quantity, ticks } from "./format.js";
+import { onTheme } from "./scale.js";
+
+const LEFT_EDGE = 74, RIGHT_EDGE = 18, TOP_EDGE = 26, BOTTOM_EDGE = 40;
+
+// From values to pixels. An axis is [low, high] in values, or in powers of ten where it is logarithmic.
+export class CurveAxes {
+  constructor(header, series, width, height) {
+    this.log = { x: (header.log ?? "").includes("x"), y: (header.log ?? "").includes("y") };
+    this.box = { x: LEFT_EDGE, y: TOP_EDGE, w: Math.max(20, width - LEFT_EDGE - RIGHT_EDGE), h: height - TOP_EDGE - BOTTOM_EDGE };
+    this.xRange = spread(series.map((s) => s.x), this.log.x, 0);
+    this.yRange = spread(series.map((s) => s.y), this.log.y, 0.06);
+  }
+
+  x(value) {
+    return this.box.x + along(value, this.xRange, this.log.x) * this.box.w;
+  }
+
+  y(value) {
+    return this.box.y + (1 - along(value, this.yRange, this.log.y)) * this.box.h;
+  }
+
+  xAt(pixel) {
+    const value = this.xRange[0] + ((pixel - this.box.x) / this.box.w) * (this.xRange[1] - this.xRange[0]);
+    return this.log.x ? 10 ** value : value;
+  }
+}
+
+function along(value, [low, high], log) {
+  return ((log ? Math.log10(Math.max(value, 1e-300)) : value) - low) / (high - low);
+}
+
+// The range of all finite values with a margin; a range that starts near zero starts at zero.
+export function spread(arrays, log, margin) {
+  let low = Infinity, high = -Infinity;
+  for (const array of arrays) {
+    for (const raw of array) {
+      const value = log ? Math.log10(raw) : raw;
+      if (!Number.isFinite(value)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  if (low > high) return [0, 1];
+  if (!log && low > 0 && low < 0.35 * high) low = 0;
+  const edge = (high - low || Math.abs(high) || 1) * margin;
+  return high > low ? [low - (low === 0 ? 0 : edge), high + edge] : [low - 0.5 * (edge || 1), high + (edge || 1)];
+}
+
+// Values at which to write on an axis.
+export function axisTicks([low, high], log, count) {
+  if (!log) return ticks(low, high, count);
+  const out = [];
+  const multiples = high - low > 2.5 ? [1] : high - low > 1 ? [1, 3] : [1, 2, 5];
+  for (let p = Math.floor(low); p <= high; p++) for (const m of multiples) if (p + Math.log10(m) >= low - 1e-9 && p + Math.log10(m) <= high + 1e-9) out.push(m * 10 ** p);
+  return out;
+}
+
+export function paintCurves(ctx, picture) {
+  const { axes, header, theme, series, cursor } = picture;
+  const { box } = axes;
+  paintAxes(ctx, picture);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(box.x - 4, box.y - 4, box.w + 8, box.h + 8);
+  ctx.clip();
+  const shown = series.map((s) => ({ ...s, colour: onTheme(s.colour, theme) }));
+  for (const curve of shown) (curve.points ? paintPoints : paintLine)(ctx, axes, curve);
+  if (cursor) stroke(ctx, theme.soft, axes.x(cursor.x), box.y, axes.x(cursor.x), box.y + box.h);
+  ctx.restore();
+  paintLegend(ctx, { ...picture, series: shown });
+  if (!series.some((s) => s.count)) text(ctx, theme, "nothing yet", box.x + box.w / 2, box.y + box.h / 2, "center");
+  text(ctx, theme, header.x, box.x + box.w / 2, box.y + box.h + 31, "center");
+}
+
+function text(ctx, theme, words, x, y, align, ink = theme.soft, size = 11) {
+  ctx.font = `${size}px ${FONT}`;
+  ctx.textAlign = align;
+  ctx.textBaseline = "middle";
+  ctx.fillStyle = ink;
+  ctx.fillText(words, x, y);
+}
+
+function stroke(ctx, colour, x0, y0, x1, y1) {
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = 1;
+  ctx.beginPath();
+  ctx.moveTo(Math.round(x0) + 0.5, Math.round(y0) + 0.5);
+  ctx.lineTo(Math.round(x1) + 0.5, Math.round(y1) + 0.5);
+  ctx.stroke();
+}
+
+function paintAxes(ctx, { axes, header, theme }) {
+  const { box } = axes;
+  for (const value of axisTicks(axes.xRange, axes.log.x, box.w / 100)) {
+    stroke(ctx, theme.line, axes.x(value), box.y, axes.x(value), box.y + box.h);
+    text(ctx, theme, quantity(value, header.xUnit), axes.x(value), box.y + box.h + 13, "center");
+  }
+  for (const value of axisTicks(axes.yRange, axes.log.y, box.h / 42)) {
+    stroke(ctx, theme.line, box.x, axes.y(value), box.x + box.w, axes.y(value));
+    text(ctx, theme, quantity(value, header.yUnit), box.x - 8, axes.y(value), "right");
+  }
+}
+
+function paintLine(ctx, axes, curve) {
+  ctx.strokeStyle = curve.colour;
+  ctx.lineWidth = 2;
+  ctx.lineJoin = "round";
+  ctx.setLineDash(curve.dash);
+  ctx.beginPath();
+  for (let i = 0, joined = false; i < curve.count; i++) {
+    const shown = Number.isFinite(curve.y[i]); // a gap where a value is not a number
+    if (shown) ctx[joined ? "lineTo" : "moveTo"](axes.x(curve.x[i]), axes.y(curve.y[i]));
+    joined = shown;
+  }
+  ctx.stroke();
+  ctx.setLineDash([]);
+}
+
+function paintPoints(ctx, axes, curve) {
+  for (let i = 0; i < curve.count; i++) if (Number.isFinite(curve.y[i])) paintMark(ctx, curve, axes.x(curve.x[i]), axes.y(curve.y[i]));
+}
+
+const CORNERS = { s: [[-4, -4], [4, -4], [4, 4], [-4, 4]], "^": [[0, -5], [5, 4], [-5, 4]], v: [[0, 5], [5, -4], [-5, -4]], D: [[0, -5], [5, 0], [0, 5], [-5, 0]] };
+
+function paintMark(ctx, { mark, colour }, x, y) {
+  ctx.beginPath();
+  if (CORNERS[mark]) CORNERS[mark].forEach(([dx, dy], i) => ctx[i ? "lineTo" : "moveTo"](x + dx, y + dy));
+  else ctx.arc(x, y, 4, 0, 2 * Math.PI);
+  ctx.fillStyle = colour;
+  ctx.globalAlpha = 0.85;
+  ctx.fill();
+  ctx.globalAlpha = 1;
+}
+
+// Title at the left, then a sample and the name of each curve.
+function paintLegend(ctx, { axes, header, theme, series }) {
+  const name = header.title || header.y;
+  text(ctx, theme, name, axes.box.x, 11, "left", theme.ink, 12);
+  let x = axes.box.x + ctx.measureText(name).width + 22;
+  for (const curve of series) {
+    if (curve.points) paintMark(ctx, curve, x + 11, 11);
+    else paintSample(ctx, curve, x);
+    text(ctx, theme, curve.label, x + 28, 11, "left", theme.ink);
+    x += 28 + ctx.measureText(curve.label).width + 16;
+  }
+}
+
+function paintSample(ctx, curve, x) {
+  ctx.strokeStyle = curve.colour;
+  ctx.lineWidth = 2;
+  ctx.setLineDash(curve.dash);
+  ctx.beginPath();
+  ctx.moveTo(x, 11);
+  ctx.lineTo(x + 23, 11);
+  ctx.stroke();
+  ctx.setLineDash([]);
+}

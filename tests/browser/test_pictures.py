@@ -1,0 +1,110 @@
+"""The views in a real JupyterLab: drawn, redrawn by a slider, live, read by keyboard, in a light and in a dark theme."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from tests.browser.labpage import LabPage
+
+SLIDER = """
+import ipywidgets as widgets
+from course.views import CurveView, ExpertsView, RankStates, TimelineView
+from minipar.trace import Span, Timeline
+
+def predict(microbatches, ranks=4):
+    spans = [Span(r, "compute", "F", float(r + i), float(r + i + 1), stage=r, microbatch=i)
+             for r in range(ranks) for i in range(microbatches)]
+    return Timeline(spans, ranks, "predicted")
+
+view = TimelineView(predict(4), unit="slots")
+slider = widgets.IntSlider(4, 1, 32, description="microbatches")
+slider.observe(lambda change: view.show(predicted=predict(change.new)), "value")
+widgets.VBox([slider, view])
+"""
+LIVE = """
+import time
+from course import Ranks
+from course.live import live, on
+from course.ranks import emit
+from minipar.trace import tracer
+
+def work(steps):
+    for i in range(steps):
+        with tracer.span("F", microbatch=i):
+            time.sleep(0.01)
+        emit("loss", {"x": i, "y": 1 / (i + 1)})
+
+curve = CurveView("step", "loss")
+states = RankStates()
+display(states, curve)
+with Ranks(2) as ranks:
+    states.watch(ranks)
+    with live(ranks.start(work, 100), view, on("loss", lambda e: curve.push(f"rank {e.rank}", **e.payload))):
+        pass
+"""
+EXPERTS = """
+experts = ExpertsView(8, 4)
+for step in range(50):
+    load = [10 + (e == 7) * step * 5 for e in range(8)]
+    traffic = [[0 if a == b else 100 * b for b in range(4)] for a in range(4)]
+    experts.push(step, load, [sum(load[2 * r : 2 * r + 2]) for r in range(4)], 0.01 * step, traffic)
+experts
+"""
+
+
+@pytest.fixture
+def pictures(lab, lab_page: LabPage) -> LabPage:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, lab.folder / "pictures.ipynb")
+    lab_page.open("pictures.ipynb")
+    lab_page.run_all()
+    lab_page.wait_idle()
+    return lab_page
+
+
+def drawn(page: LabPage, name: str) -> int:
+    """How many frames the first view of this name has drawn."""
+    return int(page.page.locator(f".mp-{name}").first.get_attribute("data-drawn") or 0)
+
+
+@pytest.mark.timeout(300)
+def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
+    page = pictures.page
+    timeline = page.locator(".mp-timeline canvas[role=application]").first
+    for name in ("timeline", "states", "curves", "experts"):
+        page.locator(f".mp-{name}").first.scroll_into_view_if_needed()
+        page.wait_for_function(f"() => Number(document.querySelector('.mp-{name}').dataset.drawn) > 0")
+
+    # a slider moved by keyboard redraws the prediction
+    before = pictures.look(timeline)
+    pictures.press(pictures.slider("microbatches"), "ArrowRight", times=3)
+    pictures.wait_for_change(timeline, before)
+    assert pictures.readout("microbatches") == "7"
+    page.wait_for_function(
+        "() => document.querySelector('.mp-timeline canvas[role=application]').ariaLabel.includes('makespan 10 slots')"
+    )
+
+    # the live run ended as the whole timeline, measured
+    assert "measured: makespan" in (timeline.get_attribute("aria-label") or "")
+    assert drawn(pictures, "curves") > 1  # more than its last frame
+
+    # keys are the view's, not the notebook's: spans are read aloud one by one
+    timeline.focus()
+    for key in ("+", "Enter", "Tab", "Tab"):
+        page.keyboard.press(key)
+    spoken = page.locator(".mp-timeline .mp-spoken").first
+    assert "F2 · rank 0 · predicted" in spoken.inner_text()
+    page.keyboard.press("Escape")
+    assert spoken.inner_text() == ""
+    assert page.evaluate("() => window.minipar.content.mode") != "edit"
+
+    pictures.screenshot("light")
+    light = pictures.look(timeline)
+    page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    pictures.wait_for_change(timeline, light)
+    pictures.screenshot("dark")
+    page.locator(".mp-experts").first.scroll_into_view_if_needed()
+    pictures.screenshot("dark-experts")
+    assert pictures.problems == []
