@@ -30,10 +30,25 @@ class Call(NamedTuple):
     channel: str
     side: str  # COLLECTIVE, SEND or RECV
     members: tuple[int, ...]  # global ranks of the group; (source, destination) of a message, -1 for "any"
-    index: int  # its number on the channel, from 1
+    number: int  # on the channel, from 1
     agree: str  # what has to be the same on every member
     signature: str  # what the learner reads: "float32[4], sum"
     where: Where
+
+
+def to_text(call: Call) -> str:
+    members = " ".join(map(str, call.members))
+    head = (call.op, call.channel, call.side, members, str(call.number), call.agree, call.signature)
+    return "\x1f".join((*head, call.where.file, str(call.where.line), call.where.function))
+
+
+def from_text(text: str) -> Call | None:
+    parts = text.split("\x1f")
+    if len(parts) != 10:
+        return None
+    op, channel, side, members, number, agree, signature, file, line, function = parts
+    where = Where(file, int(line), function)
+    return Call(op, channel, side, tuple(map(int, members.split())), int(number), agree, signature, where)
 
 
 class Record(NamedTuple):
@@ -42,7 +57,7 @@ class Record(NamedTuple):
     channel: str
     side: str
     members: tuple[int, ...]
-    count: int
+    total: int
     digest: int  # of the ``agree`` of all calls
     recent: tuple[Call, ...]
 
@@ -78,6 +93,7 @@ class Calls:
         self._channels = {}
         self._waits = []
         self._labels = self._told = 0
+        self._slots.note(self.rank, "")
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
@@ -88,13 +104,15 @@ class Calls:
         finally:
             self.depth.value -= 1
 
-    def post(self, op: str, channel: str, side: str, members: tuple[int, ...], agree: str, signature: str, where: Where) -> Call:
-        """Note that this rank makes a call."""
+    def post(self, described: tuple[str, str, str, tuple[int, ...], str, str], where: Where) -> Call:
+        """Note that this rank makes a call, ``described`` as ``(op, channel, side, members, agree, signature)``."""
+        op, channel, side, members, agree, signature = described
         known = self._channels.setdefault((channel, side, members), _Channel())
         known.count += 1
         known.digest = zlib.crc32(agree.encode(), known.digest)
         call = Call(op, channel, side, members, known.count, agree, signature, where)
         known.recent.append(call)
+        self._slots.note(self.rank, to_text(call))
         return call
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from course.ranks.watchdog import Scene
 
 
-class _Told:
+class _Told(BaseException):
     """An exception whose text is the whole story; a notebook shows it without a traceback of ours."""
 
     def __init__(self, headline: str, lines: Iterable[str] = ()) -> None:
@@ -76,21 +76,25 @@ def explain(run: Run, trouble: Trouble, scene: Scene, lost: list[int]) -> BaseEx
     if trouble.kind == "failed":
         return _failed(scene, after)
     if trouble.kind in ("stuck", "out of step"):
-        return RanksStuck(f"{run.name}: the ranks do not meet", [*trouble.lines, *_step_difference(trouble, scene), *after])
+        return RanksStuck(f"{run.name}: the ranks do not meet", [*trouble.lines, *_step_details(trouble, scene), *after])
     if trouble.kind == "timeout":
         return RanksTimeout(f"{run.name} did not end within its timeout of {run.timeout:g} s", [*stacks(scene), *after])
     word = "interrupted" if trouble.kind == "interrupted" else "stopped"
     return RanksStopped(f"{run.name} was {word}", [others(scene), *after])
 
 
-def _step_difference(trouble: Trouble, scene: Scene) -> list[str]:
+def _step_details(trouble: Trouble, scene: Scene) -> list[str]:
+    from course.ranks.watchdog import details
+
+    return details(scene.ledgers) if trouble.kind == "out of step" else []
+
+
+def _died(rank: int, scene: Scene, after: list[str]) -> RankDied | RanksStuck:
     from course.ranks.watchdog import difference
 
-    return difference(scene.ledgers) if trouble.kind == "out of step" else []
-
-
-def _died(rank: int, scene: Scene, after: list[str]) -> RankDied:
     status = scene.dead[rank]
+    if status == -signal.SIGABRT and (lines := difference(scene.ledgers)):
+        return RanksStuck("the ranks do not meet, and the backend gave up", [*lines, f"rank {rank} {ending(status)}", *after])
     hint = " (the system does that when memory runs out)" if status == -signal.SIGKILL else ""
     error = RankDied(f"rank {rank} {ending(status)}{hint}", [others(scene, rank), *after])
     error.rank, error.signal = rank, max(0, -status)

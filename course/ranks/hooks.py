@@ -8,6 +8,7 @@ reducer, written in C++, is not seen.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from minipar.trace import COMM, now, tracer
 _calls: Calls | None = None  # set once this process is a rank
 
 
+Described = tuple[str, str, str, tuple[int, ...], str, str]  # see Calls.post
+
+
 class Shape(NamedTuple):
     """How to read the arguments of one function."""
 
@@ -29,6 +33,8 @@ class Shape(NamedTuple):
     root: str = ""  # "src" or "dst", for the functions that have one
     objects: bool = False
 
+
+Describe = Callable[[str, Shape, dict[str, Any]], Described | None]
 
 _COLLECTIVES = {
     "all_reduce": Shape("tensor"),
@@ -64,9 +70,10 @@ _MESSAGES = {
 
 def install() -> None:
     """Wrap the functions, once per fork server and before anyone keeps a reference to the plain ones."""
-    for table, describe in ((_COLLECTIVES, _collective), (_MESSAGES, _message)):
+    tables: list[tuple[dict[str, Shape], Describe]] = [(_COLLECTIVES, _collective), (_MESSAGES, _message)]
+    for table, describe in tables:
         for name, shape in table.items():
-            plain = getattr(c10d, name, None)
+            plain: Any = getattr(c10d, name, None)
             if plain is not None and not hasattr(plain, "_minipar"):
                 seen = _wrap(name, plain, shape, describe)
                 for home in (c10d, dist):
@@ -74,7 +81,7 @@ def install() -> None:
     plain_init = c10d.init_process_group
     if not hasattr(plain_init, "_minipar"):
         for home in (c10d, dist):
-            home.init_process_group = _refusing_second(plain_init)
+            setattr(home, "init_process_group", _refusing_second(plain_init))  # noqa: B010  # mypy: dist re-exports it
 
 
 def attach(calls: Calls) -> None:
@@ -83,8 +90,8 @@ def attach(calls: Calls) -> None:
     _calls = calls
 
 
-def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Callable[..., Any]) -> Callable[..., Any]:
-    names = list(_parameters(plain))
+def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Describe) -> Callable[..., Any]:
+    names = list(inspect.signature(plain).parameters)
 
     @functools.wraps(plain)
     def seen(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +103,7 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Callable
         if described is None:  # not a member of the group: torch warns and returns
             return plain(*args, **kwargs)
         where, through_comm = user_line(sys._getframe(1))
-        call = calls.post(*described, where)
+        call = calls.post(described, where)
         start = now()
         if given.get("async_op") or name in ("isend", "irecv"):
             with calls.unseen():
@@ -104,8 +111,9 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Callable
             return None if work is None else Work(work, calls, call, None if through_comm else start, _sent(call, given))
         with tracer.blocked(), calls.waiting(call), calls.unseen():
             result = plain(*args, **kwargs)
+            end = now()
         if not through_comm:
-            _trace(call, start, _sent(call, given))
+            _trace(call, start, end, _sent(call, given))
         return result
 
     seen._minipar = True  # type: ignore[attr-defined]
@@ -121,19 +129,14 @@ class Work:
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         with tracer.blocked(), self._calls.waiting(self._call):
             done = self._work.wait(*args, **kwargs)
+            end = now()
         if self._started is not None:
-            _trace(self._call, self._started, self._nbytes)
+            _trace(self._call, self._started, end, self._nbytes)
             self._started = None
         return done
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
-
-
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    import inspect
-
-    return list(inspect.signature(function).parameters)
 
 
 def _group_name(group: Any) -> str | None:
@@ -143,7 +146,7 @@ def _group_name(group: Any) -> str | None:
     return None if group is dist.GroupMember.NON_GROUP_MEMBER or group is None else group.group_name
 
 
-def _collective(name: str, shape: Shape, given: dict[str, Any]) -> tuple[Any, ...] | None:
+def _collective(name: str, shape: Shape, given: dict[str, Any]) -> Described | None:
     group = None if name == "new_group" else given.get("group")
     channel = _group_name(group)
     if channel is None or given.get("use_local_synchronization"):
@@ -170,7 +173,7 @@ def _extras(name: str, shape: Shape, given: dict[str, Any], group: Any, members:
     return extras
 
 
-def _message(name: str, shape: Shape, given: dict[str, Any]) -> tuple[Any, ...] | None:
+def _message(name: str, shape: Shape, given: dict[str, Any]) -> Described | None:
     group = given.get("group")
     channel = _group_name(group)
     if channel is None:
@@ -189,7 +192,7 @@ def _peer(role: str, given: dict[str, Any], group: Any) -> int:
     """The global rank at the other end; -1 for any."""
     within = given.get(f"group_{role}")
     if within is not None:
-        return dist.get_global_rank(group or dist.group.WORLD, within)
+        return dist.get_global_rank(dist.group.WORLD if group is None else group, within)  # type: ignore[arg-type]
     peer = given.get(role)
     if peer is None:
         return -1 if role == "src" else 0
@@ -247,11 +250,11 @@ def _nbytes(x: Any) -> float:
     return x.numel() * x.element_size() if isinstance(x, torch.Tensor) else 0
 
 
-def _trace(call: Call, start: float, nbytes: float) -> None:
+def _trace(call: Call, start: float, end: float, nbytes: float) -> None:
     me = dist.get_rank()
     peers = tuple(rank for rank in call.members if rank not in (me, -1))
     name = {"isend": "send", "irecv": "recv"}.get(call.op, call.op)
-    tracer.add(name, COMM, start, now(), "world" if call.side == COLLECTIVE else "", nbytes, peers)
+    tracer.add(name, COMM, start, end, "world" if call.side == COLLECTIVE else "", nbytes, peers)
 
 
 def _refusing_second(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -216,10 +216,12 @@ def run_cell(source: str, file: str) -> None:
     """Run a cell in this rank's ``__main__``; print its last expression, unless that is None."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     tree = ast.parse(source, file)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     namespace = sys.modules["__main__"].__dict__
     exec(compile(tree, file, "exec"), namespace)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), file, "eval"), namespace)
         if value is not None:
             print(repr(value))

@@ -47,6 +47,7 @@ class Member:
         self.joined = True
         self.killed = False  # by us
         self.status = 0
+        self.last_words = ""  # of a dead rank: the communication call it made last
         self.tally: tuple[Any, ...] = ()
         self.answer: dict[str, Any] | None = None
         messages, their_messages = socket.socketpair()
@@ -104,8 +105,10 @@ class Member:
             pipe.drain()
 
     def close(self) -> None:
-        for end in (self.messages, self.guard, *self.pipes):
-            end.close()
+        self.messages.close()
+        self.guard.close()
+        for pipe in self.pipes:
+            pipe.close()
 
 
 class Pool:
@@ -130,6 +133,7 @@ class Pool:
         self._store: Path | None = None
         self._asks = itertools.count(1)
         self._suspect = watchdog.Suspect()
+        self._told: list[str] = []  # of messages left over
 
     # ---- starting and ending (any thread)
 
@@ -166,12 +170,12 @@ class Pool:
 
     # ---- running (any thread)
 
-    def launch(self, name: str, body: bytes | memoryview, timeout: float | None) -> Run:
+    def launch(self, name: str, body: bytes | memoryview, timeout: float | None, keeps_messages: bool) -> Run:
         with self.changed:
             if not self.changed.wait_for(lambda: not self.busy_until_recovered or self.closed, 60):
                 raise RuntimeError("the ranks are still being restarted; close() them and make new ones")
             self.refuse_if_busy()
-            run = Run(self, next(self.runs), name, timeout)
+            run = Run(self, next(self.runs), name, timeout, keeps_messages)
             dead = [m for m in self.members if not m.alive]
             if not dead:
                 self._send_run(run, body)
@@ -297,10 +301,16 @@ class Pool:
             self._all_returned(run)
 
     def _all_returned(self, run: Run) -> None:
-        lines = watchdog.out_of_step({m.rank: m.tally for m in self.members})
+        tallies = {m.rank: m.tally for m in self.members}
+        lines = watchdog.out_of_step(tallies)
         if lines:
             return self.trouble(run, Trouble("out of step", tuple(lines)))
         if not all(m.joined for m in self.members):  # the function destroyed the process group, as scripts do at their end
+            return self.trouble(run, Trouble("left"))
+        lines = watchdog.unclaimed(tallies)
+        run.notes += [line for line in lines if line not in self._told]
+        self._told = lines
+        if lines and not run.keeps_messages:  # they would reach the next run, which did not ask for them
             return self.trouble(run, Trouble("left"))
         with self.changed:
             self.run = None
@@ -308,7 +318,7 @@ class Pool:
 
     def died(self, m: Member) -> None:
         with self.changed:
-            m.state = "dead"
+            m.state, m.last_words = "dead", self.slots.last_words(m.rank)
             self.slots.write(m.rank, DEAD)
             self.changed.notify_all()
         if self.run is not None and not m.killed:

@@ -53,11 +53,13 @@ class Ranks:
             )
         return self._start(getattr(function, "__name__", type(function).__name__), function, args, timeout)
 
-    def _start(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Run:
+    def _start(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None, cell: bool = False
+    ) -> Run:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._pool.refuse_if_busy_now()
-        self.last_run = self._pool.launch(name, _packed(function, args), timeout)
+        self.last_run = self._pool.launch(name, _packed(function, args), timeout, keeps_messages=cell)
         return self.last_run
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
@@ -66,7 +68,7 @@ class Ranks:
 
     def run_cell(self, source: str, file: str = "<%%ranks>", timeout: float | None = None) -> None:
         """Run source text in every rank's own namespace: what ``%%ranks`` does."""
-        self._start("the %%ranks cell", inside.run_cell, (source, file), timeout).result()
+        self._start("the %%ranks cell", inside.run_cell, (source, file), timeout, cell=True).result()
 
     def push(self, **variables: Any) -> None:
         """Set variables for the ``%%ranks`` cells of every rank."""

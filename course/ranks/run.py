@@ -38,11 +38,12 @@ class Event(NamedTuple):
 class Run:
     """A function that runs, or ran, on every rank of a pool."""
 
-    def __init__(self, pool: Pool, number: int, name: str, timeout: float | None) -> None:
+    def __init__(self, pool: Pool, number: int, name: str, timeout: float | None, keeps_messages: bool = False) -> None:
         self.number, self.name, self.ranks = number, name, pool.size
         self.started = now()
         self.ended: float | None = None
         self.timeout = timeout
+        self.keeps_messages = keeps_messages  # a message of this run may be received in the next one: cells
         self.bodies: list[bytes] = [b""] * pool.size
         self.error: BaseException | None = None
         self.notes: list[str] = []

@@ -119,8 +119,8 @@ class ForkServer:
             else:
                 callback(message["status"])
         elif event == "interrupt":
-            for callback in list(self.on_interrupt):
-                callback()
+            for stop in list(self.on_interrupt):
+                stop()
 
     def _ended(self) -> None:
         """The fork server is gone, and with it its ranks; the next pool starts another one."""
@@ -131,9 +131,10 @@ class ForkServer:
             self._process.wait(timeout=1)
         tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
         gone = RuntimeError(f"the fork server ended (exit code {self._process.returncode}). {tail}".strip())
-        for future in (self._up, *self._waiting.values()):
-            if not future.done():
-                future.set_exception(gone)
+        if not self._up.done():
+            self._up.set_exception(gone)
+        for ticket in self._waiting.values():
+            ticket.set_exception(gone)
         self._waiting.clear()
         for callback in list(self._on_death.values()):
             callback(-signal.SIGKILL)

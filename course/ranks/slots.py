@@ -14,6 +14,7 @@ from typing import NamedTuple
 from minipar.trace import now
 
 SIZE = 4096
+LAST = 2048  # where the second half of a slot begins: the call that the rank made last
 HEAD = struct.Struct("<QdBH")  # version, since, state, bytes of text
 STATES = ("starting", "idle", "running", "waiting", "dead")
 STARTING, IDLE, RUNNING, WAITING, DEAD = range(len(STATES))
@@ -65,7 +66,7 @@ class Slots:
 
     def write(self, rank: int, state: int, text: str = "") -> None:
         """Publish ``state``; ``text`` holds the fields of the communication call, see ``call_text``."""
-        data = text.encode()[: SIZE - HEAD.size]
+        data = text.encode()[: LAST - HEAD.size]
         version, at = self._versions[rank], rank * SIZE
         HEAD.pack_into(self._map, at, version + 1, now(), state, len(data))
         self._map[at + HEAD.size : at + HEAD.size + len(data)] = data
@@ -81,8 +82,16 @@ class Slots:
                 break
         return RankState(rank, STATES[state], since, *_fields(data.decode(errors="replace")), version, pid)
 
-    def close(self) -> None:
-        self._map.close()
+    def note(self, rank: int, text: str) -> None:
+        """Leave a word for the case that this rank dies: the call it is about to make."""
+        data = text.encode()[: SIZE - LAST - 2]
+        at = rank * SIZE + LAST
+        self._map[at : at + 2 + len(data)] = len(data).to_bytes(2, "little") + data
+
+    def last_words(self, rank: int) -> str:
+        at = rank * SIZE + LAST
+        size = int.from_bytes(self._map[at : at + 2], "little")
+        return self._map[at + 2 : at + 2 + size].decode(errors="replace")
 
 
 def call_text(op: str, axis: str, members: tuple[int, ...], signature: str, where: Where) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.ranks import errors
-from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Ledger, Record
+from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Ledger, Record, from_text
 from course.ranks.report import Failure
 from course.ranks.slots import RankState, Where
 from minipar.trace import now
@@ -25,7 +25,7 @@ REPEAT = 0.3  # seconds between two looks that must agree
 class Scene(NamedTuple):
     """What all ranks were doing at one moment."""
 
-    ledgers: dict[int, Ledger]  # of the ranks that answered
+    ledgers: dict[int, Ledger]  # of the ranks that answered; of a dead one, its last call
     stacks: dict[int, tuple[Where, ...]]
     finished: frozenset[int]  # ranks that returned from the function, or raised
     dead: dict[int, int]  # rank -> its exit code
@@ -34,8 +34,10 @@ class Scene(NamedTuple):
 
     @classmethod
     def of(cls, pool: Pool, answers: dict[int, dict[str, Any]]) -> Scene:
+        last = {m.rank: from_text(m.last_words) for m in pool.members if not m.alive}
+        died = {rank: Ledger((Record(c.channel, c.side, c.members, c.number, 0, (c,)),), None) for rank, c in last.items() if c}
         return cls(
-            {rank: a["ledger"] for rank, a in answers.items()},
+            {rank: a["ledger"] for rank, a in answers.items()} | died,
             {rank: a["stack"] for rank, a in answers.items()},
             frozenset(m.rank for m in pool.members if m.finished),
             {m.rank: m.status for m in pool.members if not m.alive},
@@ -102,24 +104,24 @@ def lacking(rank: int, call: Call, scene: Scene) -> set[int]:
     """The peers that have not made their part of ``call`` yet."""
     if call.side == COLLECTIVE:
         peers = set(call.members) - {rank}
-        return {peer for peer in peers if _count(scene, peer, call.channel, COLLECTIVE, call.members) < call.index}
+        return {peer for peer in peers if _count(scene, peer, call.channel, COLLECTIVE, call.members) < call.number}
     source, destination = call.members
     if source == -1:
         others = set(range(len(scene.states))) - {rank}
         sent = sum(_count(scene, peer, call.channel, SEND, (peer, rank)) for peer in others)
-        return set() if sent >= call.index else others
+        return set() if sent >= call.number else others
     side, peer = (SEND, source) if call.side == RECV else (RECV, destination)
     done = _count(scene, peer, call.channel, side, call.members)
     if side == RECV:
         done += _count(scene, peer, call.channel, RECV, (-1, peer))
-    return set() if done >= call.index else {peer}
+    return set() if done >= call.number else {peer}
 
 
 def _count(scene: Scene, rank: int, channel: str, side: str, members: tuple[int, ...]) -> int:
     ledger = scene.ledgers.get(rank)
     if ledger is None:
         return 1 << 60 if rank not in scene.dead else 0  # it did not answer: nothing can be said against it
-    return next((r.count for r in ledger.records if (r.channel, r.side, r.members) == (channel, side, members)), 0)
+    return next((r.total for r in ledger.records if (r.channel, r.side, r.members) == (channel, side, members)), 0)
 
 
 # ---- what to say
@@ -165,7 +167,7 @@ def difference(ledgers: dict[int, Ledger]) -> list[str]:
             if record.side == COLLECTIVE:
                 collectives[record.channel, record.members][rank] = record
     for by_rank in collectives.values():
-        if lines := _first_difference({rank: {c.index: c for c in r.recent} for rank, r in by_rank.items()}):
+        if lines := _first_difference({rank: {c.number: c for c in r.recent} for rank, r in by_rank.items()}):
             return lines
     return _different_messages(ledgers)
 
@@ -195,7 +197,7 @@ def _different_messages(ledgers: dict[int, Ledger]) -> list[str]:
     for ledger in ledgers.values():
         for r in ledger.records:
             if r.side != COLLECTIVE:
-                (sent if r.side == SEND else got)[r.channel, r.members] = {c.index: c for c in r.recent}
+                (sent if r.side == SEND else got)[r.channel, r.members] = {c.number: c for c in r.recent}
     for key in sent.keys() & got.keys():
         for index in sorted(sent[key].keys() & got[key].keys()):
             a, b = sent[key][index], got[key][index]
@@ -210,17 +212,57 @@ def _different_messages(ledgers: dict[int, Ledger]) -> list[str]:
 
 
 def out_of_step(tallies: dict[int, tuple[Record, ...]]) -> list[str]:
-    """Lines that tell which members of a group made fewer, or other, collectives, though nobody waited; empty if none."""
-    by_group: dict[tuple[str, tuple[int, ...]], dict[int, Record]] = defaultdict(dict)
+    """Lines that tell which ranks made fewer, or other, calls than their peers though nobody waited; empty if none."""
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, Record]] = defaultdict(dict)
+    messages: dict[tuple[str, tuple[int, ...]], list[Record]] = defaultdict(list)
     for rank, records in tallies.items():
         for r in records:
             if r.side == COLLECTIVE:
-                by_group[r.channel, r.members][rank] = r
-    for (_, members), known in by_group.items():
-        counts = {rank: known[rank].count if rank in known else 0 for rank in members}
+                groups[r.channel, r.members][rank] = r
+            else:
+                messages[r.channel, r.members].append(r)
+    for (_, members), known in groups.items():
+        counts = {rank: known[rank].total if rank in known else 0 for rank in members}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
             return [f"the ranks of one group made different numbers of collective calls ({told})"]
         if len({known[rank].digest for rank in members}) > 1:
             return ["the ranks made different collective calls, or with different tensors, so the results are not to be trusted"]
+    for sides in messages.values():
+        if len({r.total for r in sides}) == 1 < len({r.digest for r in sides}):
+            return ["a message was received into a tensor of another size or type, so the results are not to be trusted"]
     return []
+
+
+def details(ledgers: dict[int, Ledger]) -> list[str]:
+    """The calls behind ``out_of_step``, with their lines, as far as they are remembered."""
+    if lines := difference(ledgers):
+        return lines
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, Record]] = defaultdict(dict)
+    for rank, ledger in ledgers.items():
+        for r in ledger.records:
+            if r.side == COLLECTIVE:
+                groups[r.channel, r.members][rank] = r
+    for (_, members), known in groups.items():
+        fewest = min(known[rank].total if rank in known else 0 for rank in members)
+        extra = {rank: c for rank, r in known.items() for c in r.recent if c.number == fewest + 1}
+        absent = [rank for rank in members if rank not in extra]
+        if extra and absent:
+            op = next(iter(extra.values())).op
+            return [*_who_called_what(extra), f"{errors.these_ranks(absent)} never came to call {op}"]
+    return []
+
+
+def unclaimed(tallies: dict[int, tuple[Record, ...]]) -> list[str]:
+    """Messages that were sent and that nobody received, one sentence for each pair of ranks."""
+    sent: dict[tuple[int, int], int] = defaultdict(int)
+    from_anyone = {r.members[1] for records in tallies.values() for r in records if r.members[0] == -1}
+    for records in tallies.values():
+        for r in records:
+            if r.side != COLLECTIVE and r.members[1] not in from_anyone:
+                sent[r.members[0], r.members[1]] += r.total if r.side == SEND else -r.total
+    return [
+        f"rank {source} sent {count} message{'s' * (count > 1)} to rank {destination} that it never received"
+        for (source, destination), count in sorted(sent.items())
+        if count > 0
+    ]

@@ -74,13 +74,14 @@ class Zygote:
         gc.freeze()  # what is here now is never collected in a rank, so its memory stays shared
 
     def serve(self) -> None:
-        buffer, fds = b"", []
+        buffer = b""
+        fds: list[int] = []
         while not self.leaving and os.getppid() == self.parent:
-            ready, _, _ = select.select([self.sock, self.wake_read], [], [], 0.5)
+            ready, _, _ = select.select([self.sock.fileno(), self.wake_read], [], [], 0.5)
             if self.wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wake_read, 4096)
-            if self.sock in ready:
+            if self.sock.fileno() in ready:
                 data, new, _, _ = socket.recv_fds(self.sock, 65536, 4 * 16)
                 if not data:
                     break
