@@ -43,10 +43,11 @@ class Monitor(Protocol):
 _monitor: Monitor | None = None
 
 
-def set_monitor(monitor: Monitor | None) -> None:
-    """``monitor`` is told before this rank blocks in a communication and after it. None: nobody is."""
+def set_monitor(monitor: Monitor | None) -> Monitor | None:
+    """``monitor`` is told before this rank blocks in a communication and after it (None: nobody is). Returns the one before."""
     global _monitor
-    _monitor = monitor
+    before, _monitor = _monitor, monitor
+    return before
 
 
 @dataclass

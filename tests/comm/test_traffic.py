@@ -76,17 +76,19 @@ def test_an_uneven_all_to_all_counts_only_the_rows_that_leave(ranks):
     assert ranks(2).run(uneven_bytes) == [3 * 2 * 4, 2 * 2 * 4]
 
 
-def alone() -> list[Span]:
+def every_call_alone() -> None:
     x, axis = torch.ones(4, 2, requires_grad=True), Mesh()["tp"]
     y = x
     for twin in (twins.copy, twins.reduce, twins.gather, twins.split, twins.gather_for_sharded, twins.reduce_scatter):
         y = twin(y, axis)
     y = twins.broadcast(twins.all_to_all(y, axis), axis)
-    tracer.drain()
     y.sum().backward()
     assert torch.equal(x.grad, torch.ones(4, 2))
     comm.all_reduce(x, axis), comm.all_gather(x, axis), comm.reduce_scatter(x, axis), comm.all_to_all(x, axis), comm.barrier(axis)
-    return tracer.drain()
+
+
+def alone() -> list[Span]:
+    return spans_of(every_call_alone)
 
 
 def test_an_axis_of_one_sends_nothing_forward_or_backward(ranks):
@@ -97,12 +99,12 @@ def test_an_axis_of_one_sends_nothing_forward_or_backward(ranks):
 def phases() -> list[tuple[str, str]]:
     axis = world()
     x = torch.ones(2, requires_grad=True)
-    tracer.drain()
-    with tracer.during("forward"):
-        y = twins.reduce(twins.copy(x, axis), axis)
-    with tracer.during("backward"):
-        y.sum().backward()
-    return [(s.name, s.phase) for s in tracer.drain()]
+    with tracer.watch() as spans:
+        with tracer.during("forward"):
+            y = twins.reduce(twins.copy(x, axis), axis)
+        with tracer.during("backward"):
+            y.sum().backward()
+    return [(s.name, s.phase) for s in spans]
 
 
 def test_calls_carry_the_phase_they_were_made_in(ranks):
@@ -121,11 +123,13 @@ class Recorder:
 
 
 def monitored() -> list[tuple]:
-    recorder = Recorder()
-    comm.set_monitor(recorder)
-    comm.all_reduce(torch.ones(4, 8), Mesh(tp=2)["tp"])
-    comm.all_gather(torch.ones(3, dtype=torch.bfloat16), world())
-    comm.set_monitor(None)
+    recorder, axis = Recorder(), Mesh(tp=2)["tp"]
+    before = comm.set_monitor(recorder)
+    try:
+        comm.all_reduce(torch.ones(4, 8), axis)
+        comm.all_gather(torch.ones(3, dtype=torch.bfloat16), world())
+    finally:
+        comm.set_monitor(before)
     comm.barrier()
     return recorder.heard
 
