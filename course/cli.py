@@ -68,7 +68,7 @@ def _bake(options: argparse.Namespace) -> None:
 def _clean(options: argparse.Namespace) -> None:
     from course.ranks.strays import clean
 
-    clean()
+    print("\n".join(clean()) or "Nothing was left behind.")
 
 
 if __name__ == "__main__":
