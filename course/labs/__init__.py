@@ -1,0 +1,51 @@
+"""Labs: one for each lesson, with sliders, Run and Stop, and what theory predicts beside what real ranks do.
+
+In a notebook, as the last line of a cell::
+
+    from course import labs
+    labs.collectives(ranks=8)       # values given by name replace the sliders' first ones
+
+Moving a slider redraws the prediction at once and runs the ranks again a moment later; a newer value ends the older run. Impossible
+settings are refused with the reason. Where nobody can move a slider (continuous integration, ``minipar bake``) the first values are
+predicted and run at once, errors and all, and the lab shows as one finished picture with a text table.
+
+To write a lab, make a file ``lab_NAME.py`` with a subclass of ``base.Lab``, and add a function for it here:
+
+* ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider) and ``Choice`` (a menu) by name. All else gets their values
+  as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns the canvas views (``course.views``), from the top.
+* ``predict(v)`` draws the theory: ``view.show(predicted=...)``, ``self.figures.predict(name, value, unit)``. It is called for every
+  step of a moving slider, so keep it below 20 ms, and take away what the ranks showed for other values.
+* ``measure(go, v)`` runs the ranks in a thread of its own and says in a line how its numbers came about:
+  ``timeline, out = go(n, function, *args, live=[view])`` draws while they run, then ``self.figures.find(name, value, unit,
+  source)``. It is ordinary code from top to bottom: where a newer value arrives, ``go`` ends the run and leaves by ``Cancelled``.
+  ``go.outcome`` is for runs that are meant to fail.
+* What runs on ranks lives in ``work.py``: they import it, and must not import views. A function of a notebook travels by value.
+* Hardware faster than this machine runs in slow motion: ``factor`` such that the run lasts about a second,
+  ``go(..., hardware=slowed(cluster, factor), factor=factor)``; timelines come back in the hardware's own time, labelled paced.
+
+``tests/labs`` holds every lab to this: predictions follow at once, refusals name the reason, and a finished picture comes without
+a browser.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course.labs.base import Lab
+
+# The labs' own files are imported when they are used: ranks import this package for what they run, and need no views.
+
+
+def ranks(**values: Any) -> Lab:
+    """Lesson 0: something happens to one rank; who notices, when, and what are you told?"""
+    from course.labs.lab_ranks import RanksLab
+
+    return RanksLab(**values)
+
+
+def collectives(**values: Any) -> Lab:
+    """Lesson 1: time and bytes of an all-reduce, by ranks, size, algorithm and link."""
+    from course.labs.lab_collectives import CollectivesLab
+
+    return CollectivesLab(**values)

@@ -1,0 +1,71 @@
+"""What a learner can set: a number on a slider, or one of a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number from ``low`` to ``high``. Whole numbers make a slider of whole numbers."""
+
+    label: str
+    low: float
+    high: float
+    value: float
+    step: float = 1
+    help: str = ""
+
+    def widget(self) -> Any:
+        import ipywidgets as w
+
+        whole = all(float(x).is_integer() for x in (self.low, self.high, self.value, self.step))
+        kind, cast = (w.IntSlider, int) if whole else (w.FloatSlider, float)
+        numbers = {"min": self.low, "max": self.high, "step": self.step, "value": self.value}
+        return kind(**{k: cast(v) for k, v in numbers.items()}, **_look(self.label, self.help))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One of a few numbers or words in order, on a slider."""
+
+    label: str
+    options: Sequence[Any]
+    value: Any
+    help: str = ""
+
+    def widget(self) -> Any:
+        import ipywidgets as w
+
+        return w.SelectionSlider(options=_shown(self.options), value=self.value, **_look(self.label, self.help))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words, in a menu."""
+
+    label: str
+    options: Sequence[str]
+    value: str
+    help: str = ""
+
+    def widget(self) -> Any:
+        import ipywidgets as w
+
+        return w.Dropdown(options=list(self.options), value=self.value, **_look(self.label, self.help))
+
+
+Control = Slider | Steps | Choice
+
+
+def _shown(options: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"{o:g}" if isinstance(o, float) else str(o), o) for o in options]
+
+
+def _look(label: str, tooltip: str) -> dict[str, Any]:
+    import ipywidgets as w
+
+    style = {"description_width": "7.5em"}
+    return {"description": label, "style": style, "layout": w.Layout(width="25em"), "tooltip": tooltip or label}

@@ -1,0 +1,54 @@
+"""The widgets of a lab: sliders, Run and Stop, a line that says what goes on, the views, the table."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from course.views.table import Table
+
+if TYPE_CHECKING:
+    from course.labs.base import Lab
+
+
+class Panel:
+    """Its callbacks may run in a thread of their own, beside a cell: they only read the values and post them."""
+
+    def __init__(self, lab: Lab) -> None:
+        import ipywidgets as w
+
+        self._lab = lab
+        self._controls = {name: control.widget() for name, control in lab.controls().items()}
+        for name, widget in self._controls.items():
+            widget.value = lab.values[name]
+            widget.observe(self._moved, "value")
+        self._run = w.Button(description="Run", button_style="primary", tooltip="run the ranks again with these values")
+        self._stop = w.Button(description="Stop", tooltip="end the run")
+        self._run.on_click(lambda _: self._post())
+        self._stop.on_click(lambda _: lab.driver.stop())
+        self._status = w.HTML()
+        self._table = w.HTML()
+        half = -(-len(self._controls) // 2)
+        widgets = list(self._controls.values())
+        sliders = w.HBox([w.VBox(widgets[:half]), w.VBox(widgets[half:])], layout=w.Layout(flex_flow="row wrap"))
+        buttons = w.HBox([self._run, self._stop, self._status], layout=w.Layout(align_items="center"))
+        views: list[Any] = list(lab.views)
+        self.widget = w.VBox([w.HTML(f"<b>{escape(lab.title)}</b>"), sliders, buttons, *views, self._table])
+
+    def _moved(self, _: Any) -> None:
+        self._post()
+
+    def _post(self) -> None:
+        self._lab.post({name: widget.value for name, widget in self._controls.items()})
+
+    def say(self, text: str, alert: bool = False, running: bool = False) -> None:
+        """The line beside the buttons. Any thread."""
+        sign = "⚠ " if alert else "▶ " if running else ""
+        weight = "bold" if alert else "normal"
+        first, *rest = text.split("\n")
+        more = f"<pre style='margin:.3em 0'>{escape(chr(10).join(rest))}</pre>" if rest else ""
+        self._status.value = f"<span role='status' style='font-weight:{weight}'>{sign}{escape(first)}</span>{more}"
+
+    def show_table(self, table: Table) -> None:
+        """Any thread."""
+        self._table.value = table._repr_html_()

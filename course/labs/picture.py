@@ -1,0 +1,44 @@
+"""A lab as one finished picture: its views below each other, and its numbers as drawn text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from course.views.still import INK, LINE, SOFT, new_figure, to_png
+from course.views.table import Table
+
+
+def table_png(table: Table) -> bytes:
+    """The table as a PNG: first column to the left, the others to the right."""
+    lines = [table.heads, *table.rows]
+    height = 0.235 * (len(lines) + 1) + 0.12
+    figure = new_figure(height)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    axes.set_ylim(len(lines) + 0.6, -1.0)
+    axes.set_xlim(0, 1)
+    axes.text(0.02, -0.4, table.caption, fontsize=9, color=SOFT, va="center")
+    for y, line in enumerate(lines):
+        colour = SOFT if y == 0 else INK
+        axes.text(0.02, y + 0.6, line[0], fontsize=9, color=colour, va="center")
+        for column, text in enumerate(line[1:], 1):
+            x = 0.46 + 0.52 * column / (len(line) - 1)
+            axes.text(x, y + 0.6, text, fontsize=9, color=colour, va="center", ha="right")
+        axes.plot((0.02, 0.98), (y + 1.1, y + 1.1), color=LINE, linewidth=0.6)
+    return to_png(figure)
+
+
+def stacked(pictures: Sequence[bytes]) -> bytes:
+    """The PNGs one below the other."""
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(png)).convert("RGB") for png in pictures]
+    whole = Image.new("RGB", (max(i.width for i in images), sum(i.height for i in images)), "white")
+    y = 0
+    for image in images:
+        whole.paste(image, (0, y))
+        y += image.height
+    out = io.BytesIO()
+    whole.quantize(96, dither=Image.Dither.NONE).save(out, format="png", optimize=True)
+    return out.getvalue()

@@ -1,0 +1,150 @@
+"""``predict``: a guess first, then the run; guess, theory and measurement side by side.
+
+    predict("How much of the time are ranks idle at 1 microbatch?", run=measure, theory=0.75, unit="share", low=0, high=1)
+
+As the last line of a cell it shows the question with a slider (or ``choices``); Run unlocks once a guess is made. Where nobody
+can answer (see ``course.attended``) a default guess is taken and the run happens at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course.attended import attended
+from course.views.labels import number
+from course.views.mime import picture_bundle
+from course.views.table import Table
+
+Answer = float | str
+
+
+def predict(
+    question: str,
+    run: Callable[[], Answer],
+    theory: Answer | Callable[[], Answer],
+    unit: str = "",
+    low: float = 0.0,
+    high: float = 1.0,
+    guess: Answer | None = None,
+    choices: Sequence[str] = (),
+    source: str = "measured",
+    because: str = "",
+) -> Prediction:
+    """Ask ``question``; ``run()`` finds the true answer, and ``theory`` is (or computes) the expected one.
+
+    Numbers: ``unit`` is one of ``views.labels.number`` and the slider goes from ``low`` to ``high``. Words: give ``choices``; then
+    ``run`` and ``theory`` return one of them. ``source`` says what ``run`` returns: counted, measured or paced. ``guess`` is the
+    default guess where nobody answers. ``because`` is one sentence shown with the result.
+    """
+    prediction = Prediction(question, run, theory, unit, low, high, tuple(choices), source, because)
+    if attended():
+        prediction.widget = _ask(prediction, guess)
+    else:
+        prediction.settle(guess if guess is not None else _default(prediction))
+    return prediction
+
+
+def _default(p: Prediction) -> Answer:
+    return p.choices[0] if p.choices else (p.low + p.high) / 2
+
+
+@dataclass
+class Prediction:
+    """A question with its three answers: the guess, what theory says, what the run showed."""
+
+    question: str
+    run: Callable[[], Answer]
+    theory: Answer | Callable[[], Answer]
+    unit: str
+    low: float
+    high: float
+    choices: tuple[str, ...]
+    source: str
+    because: str
+    guess: Answer | None = None
+    expected: Answer | None = None
+    found: Answer | None = None
+    widget: Any = None
+
+    def settle(self, guess: Answer) -> None:
+        """Take the guess, then run."""
+        self.guess = guess
+        self.expected = self.theory() if callable(self.theory) else self.theory
+        self.found = self.run()
+
+    @property
+    def rows(self) -> list[tuple[str, Answer, str]]:
+        """``(who, answer, the word for how it was come by)``."""
+        rows = [("your guess", self.guess, ""), ("theory", self.expected, "predicted"), ("these ranks", self.found, self.source)]
+        return [(who, value, word) for who, value, word in rows if value is not None]
+
+    def text(self, value: Answer) -> str:
+        return value if isinstance(value, str) else number(value, self.unit)
+
+    def table(self) -> Table:
+        """The answers so far, as text."""
+        rows = [(who, self.text(value), word or "-") for who, value, word in self.rows]
+        return Table.of(("", "answer", "how"), rows, self.question + (f" {self.because}" if self.because and rows else ""))
+
+    def png(self) -> bytes:
+        """The answers so far, as bars (numbers) or lines (words)."""
+        from course.predict_picture import picture
+
+        return picture(self)
+
+    def is_empty(self) -> bool:
+        return self.found is None
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        widget = self.widget._repr_mimebundle_(**kwargs) if self.widget is not None else {}
+        return picture_bundle(self, widget)
+
+
+def _ask(p: Prediction, guess: Answer | None) -> Any:
+    """The question as a widget. Its callbacks may run beside a cell, in another thread: they only note and start."""
+    import ipywidgets as w
+
+    asked = w.HTML(f"<b>Predict.</b> {p.question}")
+    control = _control(p, guess)
+    button = w.Button(description="Run", disabled=True, button_style="primary", tooltip="unlocks once you have made a guess")
+    note = w.HTML("<i>Make your guess; then Run unlocks.</i>")
+    picture = w.Image(format="png", layout=w.Layout(display="none", max_width="760px"))
+
+    def guessed(_: Any) -> None:
+        button.disabled = False
+        note.value = ""
+
+    def work(answer: Answer) -> None:
+        try:
+            p.settle(answer)
+            picture.value, picture.layout.display = p.png(), ""
+            note.value = p.because
+        except BaseException as error:
+            note.value = f"<pre>{type(error).__name__}: {error}</pre>"
+        button.description, button.disabled = "Run again", False
+
+    def pressed(_: Any) -> None:
+        button.description, button.disabled = "Running…", True
+        threading.Thread(target=work, args=(control.value,), name="minipar prediction", daemon=True).start()
+
+    control.observe(guessed, "value")
+    button.on_click(pressed)
+    return w.VBox([asked, w.HBox([control, button]), note, picture])
+
+
+def _control(p: Prediction, guess: Answer | None) -> Any:
+    import ipywidgets as w
+
+    style = {"description_width": "initial"}
+    if p.choices:
+        return w.Dropdown(options=p.choices, value=None, description="your guess", style=style, layout=w.Layout(width="32em"))
+    whole = all(float(x).is_integer() for x in (p.low, p.high)) and p.high - p.low > 8
+    step = 1 if whole else (p.high - p.low) / 100
+    shown = ".0%" if p.unit == "share" else "d" if whole else ".2f"
+    kind = w.IntSlider if whole else w.FloatSlider
+    cast = int if whole else float
+    options = {"min": cast(p.low), "max": cast(p.high), "step": cast(step), "value": cast(p.low), "readout_format": shown}
+    return kind(description="your guess", style=style, layout=w.Layout(width="32em"), **options)
