@@ -44,8 +44,13 @@ class Pacer:
         return max(now(), self._out_free[link], self._in_free[link])
 
     def collective(self, op: str, nbytes: float, ranks: Sequence[int], start: float) -> tuple[float, float]:
-        """``(start, end)`` of a collective that begins once its last member is ready, at ``start``."""
+        """``(start, end)`` of a collective whose last member was ready at ``start``, and whose link may still serve earlier ones.
+
+        Asynchronous calls are launched before the earlier ones are waited for: only here, in the order of their waits, is known when
+        the link is free.
+        """
         link = self.cluster.link(ranks)
+        start = max(start, self._out_free[link], self._in_free[link])
         end = start + self.cluster.collective_seconds(op, nbytes, ranks)
         self._out_free[link] = max(self._out_free[link], end)
         self._in_free[link] = max(self._in_free[link], end)

@@ -55,6 +55,12 @@ def test_a_collective_occupies_both_directions() -> None:
     assert pacer.send(2, 0) == (end, end + 0.5)
 
 
+def test_collectives_launched_together_follow_each_other() -> None:
+    pacer = Pacer(TOY, rank=0)
+    _, first = pacer.collective("all_reduce", 100, range(4), start=100.0)
+    assert pacer.collective("all_reduce", 100, range(4), start=100.0) == (first, 2 * first - 100.0)
+
+
 def test_unknown_presets_are_refused_with_the_names_there_are() -> None:
     with pytest.raises(ValueError, match="a100-nvlink"):
         cluster("tpu")
