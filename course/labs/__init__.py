@@ -12,7 +12,8 @@ predicted and run at once, errors and all, and the lab shows as one finished pic
 To write a lab, make a file ``lab_NAME.py`` with a subclass of ``base.Lab``, and add a function for it here:
 
 * ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider) and ``Choice`` (a menu) by name. All else gets their values
-  as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns the canvas views (``course.views``), from the top.
+  as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns the canvas
+  views (``course.views``), from the top.
 * ``predict(v)`` draws the theory: ``view.show(predicted=...)``, ``self.figures.predict(name, value, unit)``. It is called for every
   step of a moving slider, so keep it below 20 ms, and take away what the ranks showed for other values.
 * ``measure(go, v)`` runs the ranks in a thread of its own and says in a line how its numbers came about:
@@ -49,3 +50,10 @@ def collectives(**values: Any) -> Lab:
     from course.labs.lab_collectives import CollectivesLab
 
     return CollectivesLab(**values)
+
+
+def data_parallel(**values: Any) -> Lab:
+    """Lesson 4: how much of the communication buckets hide, by bucket size, layers, ranks, tokens and link."""
+    from course.labs.lab_data_parallel import DataParallelLab
+
+    return DataParallelLab(**values)

@@ -9,17 +9,15 @@ import numpy as np
 from course.labs.base import Lab, Settings
 from course.labs.controls import Choice, Control, Slider, Steps
 from course.labs.go import Go
-from course.labs.slow_motion import slowed
+from course.labs.links import link_menu, modelled, pacing_of, said
 from course.labs.work import all_reduce_once
 from course.views.canvas_view import CanvasView
 from course.views.curves import CurveView
 from course.views.timeline import TimelineView
 from minipar.collectives import ALL_REDUCE, costs
-from minipar.hardware import PRESETS, Cluster, Link
+from minipar.hardware import Link
 from minipar.trace import Timeline
 
-THIS = "this machine"
-LINKS = (THIS, *(name for name in PRESETS if name != "cpu"))
 SHOWN, SHOWN_SMALL = 1.0, 0.4  # seconds that a paced run lasts on the learner's clock: of the whole size, of a part
 PARTS = (1 / 64, 1 / 16, 1 / 4, 1 / 2)  # of the size, for the line through the times
 
@@ -32,7 +30,7 @@ class CollectivesLab(Lab):
             "ranks": Slider("ranks", 2, 8, 4),
             "mb": Steps("MB", (0.001, 0.01, 0.1, 1.0, 4.0, 16.0), 4.0, "size of the tensor on each rank, in 10^6 bytes"),
             "algorithm": Choice("algorithm", list(ALL_REDUCE), "ring"),
-            "link": Choice("link", LINKS, "two-nodes-100gbe"),
+            "link": link_menu("two-nodes-100gbe"),
         }
 
     def make_views(self) -> list[CanvasView]:
@@ -61,9 +59,8 @@ class CollectivesLab(Lab):
 
     def measure(self, go: Go, v: Settings) -> str:
         def run(size: float, shown: float, **options: Any) -> tuple[Timeline, list[bool], float]:
-            factor = 1.0 if v.link == THIS else max(1.0, shown / _expected(v, size).makespan)
-            options["hardware"] = None if v.link == THIS else slowed(_cluster(v.link), factor)
-            return *go(v.ranks, all_reduce_once, v.algorithm, _elements(size), factor=factor, **options), factor
+            pacing = pacing_of(v.link, _expected(v, size).makespan, shown)
+            return *go(v.ranks, all_reduce_once, v.algorithm, _elements(size), **pacing, **options), pacing["factor"]
 
         seen, right, factor = run(v.mb, SHOWN, live=[self.timeline])
         self.figures.find("time", seen.makespan, "s", seen.source)
@@ -77,7 +74,7 @@ class CollectivesLab(Lab):
             self.curve.show("these ranks", sizes, times, seen.source, points=True)
         if _one_link(v.link, v.ranks):
             self._fit(points, v, seen.source)
-        return _how(v.link, factor) + ("" if all(right) else " The sum is WRONG.")
+        return said(v.link, factor) + ("" if all(right) else " The sum is WRONG.")
 
     def _fit(self, points: list[tuple[float, float]], v: Settings, source: str) -> None:
         """A straight line through the times; its start and slope give one message's latency and bandwidth."""
@@ -93,17 +90,13 @@ class CollectivesLab(Lab):
 
 
 def _expected(v: Settings, mb: float) -> Timeline:
-    return costs.predict(v.algorithm, v.ranks, _elements(mb), _cluster(v.link))
+    return costs.predict(v.algorithm, v.ranks, _elements(mb), modelled(v.link))
 
 
 def _one_link(link: str, ranks: int) -> Link | None:
     """The link, where all pairs of ranks have the same: a straight line then fits."""
-    cluster = _cluster(link)
+    cluster = modelled(link)
     return cluster.link(range(ranks)) if cluster.inside == cluster.between or ranks <= cluster.ranks_per_node else None
-
-
-def _cluster(link: str) -> Cluster:
-    return PRESETS["cpu" if link == THIS else link]
 
 
 def _elements(mb: float) -> int:
@@ -112,9 +105,3 @@ def _elements(mb: float) -> int:
 
 def _sent(timeline: Timeline) -> list[float]:
     return [sum(s.nbytes for s in timeline.of(rank)) for rank in range(timeline.ranks)]
-
-
-def _how(link: str, factor: float) -> str:
-    if link == THIS:
-        return "Measured on this machine's CPU, over loopback."
-    return f"Paced as {link}, {factor:,.0f} times slower than shown."

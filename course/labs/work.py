@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 import torch
 
-from minipar import comm
+from minipar import Mesh, comm, pacing
 from minipar.collectives import ALL_REDUCE
-from minipar.trace import now
+from minipar.data_parallel import Buckets
+from minipar.trace import now, tracer
 
 STEPS = 6
 PAUSE = 0.15  # seconds of work before each all-reduce
@@ -53,3 +55,54 @@ def all_reduce_once(algorithm: str, elements: int) -> bool:
     comm.barrier(axis)
     ALL_REDUCE[algorithm](x, axis)
     return bool((x == axis.size * (axis.size + 1) / 2).all())
+
+
+LAYER = 512  # the width of a layer: its gradient is 512 x 512 float32, 1.05 MB
+LAYER_BYTES = LAYER * LAYER * 4
+
+
+class PacedLayer(torch.nn.Module):
+    """A square linear layer whose forward and backward take the modelled time of ``tokens`` tokens, and compute on a few."""
+
+    def __init__(self, layer: int, tokens: int) -> None:
+        super().__init__()
+        self.layer, self.tokens = layer, tokens
+        self.weight = torch.nn.Parameter(torch.eye(LAYER))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _PacedProduct.apply(x, self.weight, self.layer, self.tokens)
+
+
+class _PacedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: int, tokens: int) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.tokens = layer, tokens
+        with tracer.span("F", stage=layer), pacing.compute(forward_flops(tokens)):
+            return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        with tracer.span("B", stage=ctx.layer), pacing.compute(2 * forward_flops(ctx.tokens)):
+            return grad @ weight, grad.T @ x, None, None
+
+
+def forward_flops(tokens: int) -> float:
+    """A multiplication and an addition for each weight and token; the backward pass takes twice as many."""
+    return 2.0 * LAYER * LAYER * tokens
+
+
+def data_parallel_step(layers: int, bucket_bytes: float, tokens: int) -> float:
+    """On each rank: one step of a chain of layers, gradients summed in buckets while backward runs. Returns a gradient's sum."""
+    mesh = Mesh(dp=torch.distributed.get_world_size())
+    chain = [PacedLayer(i, tokens) for i in range(layers)]
+    model = torch.nn.Sequential(*chain)
+    buckets = Buckets(model, mesh, bucket_bytes)
+    x = torch.full((4, LAYER), 1.0 + mesh["dp"].rank)
+    comm.barrier(mesh["dp"])
+    with buckets.gather(), tracer.during("backward"):
+        model(x).sum().backward()
+    gradient = chain[0].weight.grad
+    assert gradient is not None
+    return float(gradient.sum())
