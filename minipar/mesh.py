@@ -55,6 +55,10 @@ class Mesh:
         self._axes: dict[tuple[str, ...], Axis] = {}
         if self.world.size == 1:
             return
+        made, key = _made_in(self.world), (pp, dp, cp, tp, ep)
+        if key in made:
+            self._axes = made[key]
+            return
         self._add_view((pp, dp, cp, tp), DENSE)
         if ep > 1:
             self._add_view((pp, per_stage // ep, ep), ("pp", *EXPERT))
@@ -62,6 +66,7 @@ class Mesh:
             self._add_view((pp, per_stage), ("pp", "edp"))
         for joint in _joints(self.sizes):
             self._add_joint(joint)
+        made[key] = self._axes
 
     def _refuse_bad_sizes(self, ep: int) -> None:
         for name, size in {**self.sizes, "ep": ep}.items():
@@ -105,6 +110,18 @@ class Mesh:
 
     def __repr__(self) -> str:
         return "Mesh(" + ", ".join(f"{name}={size}" for name, size in self.sizes.items() if size > 1) + ")"
+
+
+_Axes = dict[tuple[str, ...], Axis]
+_made: tuple[dist.ProcessGroup | None, dict[tuple[int, ...], _Axes]] = (None, {})
+
+
+def _made_in(everyone: Axis) -> dict[tuple[int, ...], _Axes]:
+    """The axes of the meshes made in this world so far, by sizes. Every group costs threads and sockets, so equal meshes share."""
+    global _made
+    if _made[0] is not everyone.group:
+        _made = (everyone.group, {})
+    return _made[1]
 
 
 def _joints(sizes: dict[str, int]) -> list[tuple[str, ...]]:

@@ -116,3 +116,13 @@ def test_the_axes_of_a_mesh_agree_with_torch_device_mesh(ranks):
 def test_importing_the_mesh_does_not_start_a_process_group():
     Mesh()
     assert not torch.distributed.is_initialized()
+
+
+def same_groups() -> list[bool]:
+    first, second = Mesh(dp=2, tp=2), Mesh(dp=2, tp=2)
+    return [first[name].group is second[name].group for name in ("dp", "tp", ("dp", "tp"), "edp")]
+
+
+def test_equal_meshes_share_their_groups(ranks):
+    """A group costs threads and sockets on every rank: a pool that makes a mesh in each run would fill up with them."""
+    assert all(all(same) for same in ranks(4).run(same_groups))
