@@ -25,7 +25,7 @@ doctor: setup
 	@$(BIN)/minipar doctor
 
 test: lint
-	@$(BIN)/python -m pytest --durations=12 --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+	@$(BIN)/python -m pytest --durations=12 --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
 	  tests $(wildcard notebooks/*.ipynb)
 
 lint: setup-test

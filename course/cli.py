@@ -59,10 +59,16 @@ def _trace(options: argparse.Namespace) -> int:
     return trace(options.file)
 
 
-def _bake(options: argparse.Namespace) -> None:
-    from course.bake import bake
+def _bake(options: argparse.Namespace) -> int:
+    from course.bake import BakeError, bake
 
-    bake(options.notebooks)
+    try:
+        for path in bake(options.notebooks):
+            print(f"stored {path}")
+    except (BakeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def _clean(options: argparse.Namespace) -> None:

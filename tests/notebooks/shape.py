@@ -90,7 +90,7 @@ def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
 
 def has_a_lab_and_exercises(notebook: NotebookNode) -> Iterator[str]:
     sources = [cell.source for cell in code(notebook)]
-    if not any(re.search(r"(?i)lab\w*\(", source) for source in sources):
+    if not any(re.search(r"\blabs\.\w+\(", source) for source in sources):
         yield "no cell shows a lab"
     exercises = {name for source in sources for name in re.findall(r"\bcheck\(\s*[\"']([^\"']+)", source)}
     if not EXERCISES[0] <= len(exercises) <= EXERCISES[1]:

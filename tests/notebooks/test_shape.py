@@ -39,7 +39,7 @@ def lesson() -> NotebookNode:
     start = new_markdown_cell("# Lesson\n\n1. see\n2. ask\n3. do\n\nTakes 30 minutes.")
     machine = new_code_cell("about()", outputs=[new_output("stream", name="stdout", text="4 ranks on the CPU, measured")])
     middle = [new_code_cell("predict('idle share?')\nshow()") for _ in range(2)]
-    middle += [new_code_cell("RingLab()"), new_code_cell("check('sum', answer)"), new_code_cell("hints('sum')")]
+    middle += [new_code_cell("labs.collectives()"), new_code_cell("check('sum', answer)"), new_code_cell("hints('sum')")]
     middle += [new_code_cell("a = 1\nb = 2\nc = 3") for _ in range(10)]
     talk = [new_markdown_cell("word " * 20) for _ in range(14)]
     end = [new_markdown_cell("## Recap\n\n- one\n- two\n- three"), new_markdown_cell("## Next\n\nOne step on.")]
@@ -136,7 +136,7 @@ def widget_state(notebook: NotebookNode) -> None:
 
 
 def widget_without_picture(notebook: NotebookNode) -> None:
-    notebook.cells[4].outputs = [new_output("display_data", data={WIDGET: {"model_id": "1"}, "text/plain": "RingLab()"})]
+    notebook.cells[4].outputs = [new_output("display_data", data={WIDGET: {"model_id": "1"}, "text/plain": "labs.collectives()"})]
 
 
 def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
