@@ -52,6 +52,13 @@ def collectives(**values: Any) -> Lab:
     return CollectivesLab(**values)
 
 
+def averaging(**values: Any) -> Lab:
+    """Lesson 3: ranks with unequal shards beside one process, by ranks, shard sizes and way of averaging."""
+    from course.labs.lab_averaging import AveragingLab
+
+    return AveragingLab(**values)
+
+
 def data_parallel(**values: Any) -> Lab:
     """Lesson 4: how much of the communication buckets hide, by bucket size, layers, ranks, tokens and link."""
     from course.labs.lab_data_parallel import DataParallelLab

@@ -16,6 +16,10 @@ def _all_but_barriers(span: Span) -> bool:
     return span.name != "barrier"
 
 
+def _in_its_time(view: Any, factor: float, hardware: Cluster | None) -> Any:
+    return Restored(view, factor, _all_but_barriers, hardware) if hasattr(view, "begin") else view
+
+
 class Outcome(NamedTuple):
     """How a run went. ``timeline`` has no barriers, and is in the time of the modelled hardware."""
 
@@ -57,7 +61,7 @@ class Go:
             if self.cancelled():
                 raise Cancelled
             run = ranks.start(paced(hardware, function), *args, timeout=timeout)
-            following = follow(run, *(Restored(view, factor, _all_but_barriers, hardware) for view in live)) if live else None
+            following = follow(run, *(_in_its_time(view, factor, hardware) for view in live)) if live else None
             while not run.wait(LOOK):
                 if watch is not None:
                     watch(ranks)

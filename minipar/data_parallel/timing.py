@@ -36,9 +36,9 @@ def predict(
     """One step on ``ranks`` ranks: for each layer the seconds of its forward and backward, and the bytes of its gradient."""
     compute, ends, clock = [], {}, 0.0
     for layer, seconds in enumerate(forward):
-        compute.append(("F", layer, clock, clock := clock + seconds))
+        compute.append((f"F {layer}", clock, clock := clock + seconds))
     for layer in reversed(range(len(backward))):
-        compute.append(("B", layer, clock, clock := clock + backward[layer]))
+        compute.append((f"B {layer}", clock, clock := clock + backward[layer]))
         ends[layer] = clock
     transfers, free = [], 0.0
     for layers in bucketed(layer_bytes, bucket_bytes):
@@ -46,7 +46,7 @@ def predict(
         start = max(free, max(ends[i] for i in layers))
         free = start + hardware.collective_seconds("all_reduce", nbytes, range(ranks))
         transfers.append((start, free, comm.wire_bytes("all_reduce", nbytes, ranks)))
-    spans = [Span(r, COMPUTE, name, a, b, stage=layer) for r in range(ranks) for name, layer, a, b in compute]
+    spans = [Span(r, COMPUTE, name, a, b) for r in range(ranks) for name, a, b in compute]
     if ranks > 1:
         spans += [Span(r, COMM, "all_reduce", a, b, "dp", sent, phase="backward") for r in range(ranks) for a, b, sent in transfers]
     return Timeline(spans, ranks, "predicted")
