@@ -75,13 +75,17 @@ class _Channel:
         self.recent: deque[Call] = deque(maxlen=KEPT)
 
 
+class _Depth(threading.local):
+    value = 0  # of calls inside calls, in this thread
+
+
 class Calls:
     """The ledger of this process. ``hooks`` writes to it, the guard thread reads it."""
 
     def __init__(self, rank: int, slots: Slots) -> None:
         self.rank = rank
         self.failed_in = ""
-        self.depth = threading.local()
+        self.depth = _Depth()
         self._slots = slots
         self._channels: dict[tuple[str, str, tuple[int, ...]], _Channel] = {}
         self._waits: list[Call] = []
@@ -98,7 +102,7 @@ class Calls:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """The enclosed calls are none of the learner's."""
-        self.depth.value = getattr(self.depth, "value", 0) + 1
+        self.depth.value += 1
         try:
             yield
         finally:

@@ -6,7 +6,9 @@ import contextlib
 import linecache
 import signal
 import sys
+import traceback
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from course.ranks import wire
@@ -28,8 +30,17 @@ class _Told(BaseException):
         super().__init__("\n".join((headline, *self.lines)))
 
     def _render_traceback_(self) -> list[str]:
+        _forget_our_frames(self.__traceback__)
         name = type(self).__name__
         return [f"\x1b[1;31m{name}\x1b[0m: \x1b[1m{self.headline}\x1b[0m", *self.lines]
+
+
+def _forget_our_frames(trace: TracebackType | None) -> None:
+    """IPython keeps the last traceback; ``Ranks`` in the locals of our frames would then outlive the learner's variable."""
+    for frame, _ in traceback.walk_tb(trace):
+        if "/course/ranks/" in frame.f_code.co_filename:
+            with contextlib.suppress(RuntimeError):  # still running
+                frame.clear()
 
 
 class RankError(_Told, RuntimeError):

@@ -96,7 +96,7 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Describe
     @functools.wraps(plain)
     def seen(*args: Any, **kwargs: Any) -> Any:
         calls = _calls
-        if calls is None or getattr(calls.depth, "value", 0):
+        if calls is None or calls.depth.value:
             return plain(*args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         described = describe(name, shape, given)

@@ -46,7 +46,7 @@ class Member:
         self.finished = True  # with the current run
         self.joined = True
         self.killed = False  # by us
-        self.status = 0
+        self.status, self.died = 0, 0.0
         self.last_words = ""  # of a dead rank: the communication call it made last
         self.tally: tuple[Any, ...] = ()
         self.answer: dict[str, Any] | None = None
@@ -318,11 +318,13 @@ class Pool:
 
     def died(self, m: Member) -> None:
         with self.changed:
+            m.died = now()
             m.state, m.last_words = "dead", self.slots.last_words(m.rank)
-            self.slots.write(m.rank, DEAD)
             self.changed.notify_all()
         if self.run is not None and not m.killed:
             self.trouble(self.run, Trouble("died"))
+        if self.closed and not any(other.alive for other in self.members):
+            self.slots.close()
 
     # ---- looking after a run (reader thread)
 
@@ -357,8 +359,13 @@ class Pool:
 
     def states(self) -> list[RankState]:
         """Any thread."""
-        read = [self.slots.read(m.rank, m.pid) for m in self.members]
-        return [s._replace(state=STATES[DEAD]) if not m.alive else s for s, m in zip(read, self.members, strict=True)]
+        if self.closed:
+            return [RankState(m.rank, STATES[DEAD], m.died, pid=m.pid) for m in self.members]
+        with self.changed:
+            return [self._state(m) for m in self.members]
+
+    def _state(self, m: Member) -> RankState:
+        return self.slots.read(m.rank, m.pid) if m.alive else RankState(m.rank, STATES[DEAD], m.died, pid=m.pid)
 
 
 def _cwd() -> str:

@@ -1,0 +1,185 @@
+"""Pools come and go, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from course import Ranks
+from course.ranks import strays
+from tests.ranks.notebook import gone
+
+
+def _total():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return int(x)
+
+
+def test_fifty_restarts_leave_no_process_descriptor_or_thread(ranks):
+    ranks(1)  # the fork server and the reader thread are there
+    me = psutil.Process()
+    with Ranks(2):
+        pass
+    files, threads, children = _settled(me.num_fds), threading.active_count(), len(me.children(recursive=True))
+    for _ in range(50):
+        with Ranks(2) as pool:
+            assert pool.run(_total) == [2, 2]
+    assert _settled(me.num_fds, files) <= files
+    assert threading.active_count() <= threads
+    assert len(me.children(recursive=True)) == children
+    assert not list(strays.home().glob("pool-*/store-*"))[1:]
+
+
+def _settled(count, at_most=0):
+    """The reader thread closes descriptors a moment later."""
+    for _ in range(100):
+        if count() <= at_most:
+            break
+        time.sleep(0.01)
+    return count()
+
+
+def test_fifty_recoveries_in_one_pool_leak_nothing(ranks):
+    pool = ranks(2)
+
+    def fail():
+        if dist.get_rank():
+            raise ValueError
+        dist.barrier()
+
+    def once():
+        try:
+            pool.run(fail)
+        except RuntimeError:
+            return
+        raise AssertionError("the failure was not told")
+
+    once()
+    me = psutil.Process()
+    files = me.num_fds()
+    survivor = pool.pids[1]
+    theirs = psutil.Process(survivor).num_fds()
+    for _ in range(10):
+        once()
+    assert _settled(me.num_fds, files) <= files
+    assert pool.pids[1] == survivor
+    assert psutil.Process(survivor).num_fds() <= theirs
+    assert pool.run(_total) == [2, 2]
+
+
+def test_dropped_ranks_end():
+    pool = Ranks(2)
+    processes = [psutil.Process(pid) for pid in pool.pids]
+    assert pool.run(_total) == [2, 2]
+    del pool
+    gc.collect()
+    assert gone(processes)
+
+
+def test_leaving_the_block_ends_the_ranks_even_while_they_work():
+    with Ranks(2) as pool:
+        processes = [psutil.Process(pid) for pid in pool.pids]
+        run = pool.start(time.sleep, 60)
+    assert gone(processes)
+    assert run.done
+
+
+def test_what_a_rank_started_ends_with_it():
+    def parent():
+        return subprocess.Popen(["sleep", "600"]).pid
+
+    with Ranks(1) as pool:
+        grandchild = psutil.Process(pool.run(parent)[0])
+    assert gone([grandchild])
+
+
+def test_two_pools_work_at_once():
+    with Ranks(2) as a, Ranks(3) as b:
+        first = a.start(_total)
+        assert b.run(_total) == [3, 3, 3]
+        assert first.result() == [2, 2]
+
+
+def test_two_kernels_work_at_once(ranks):
+    code = (
+        "from course import Ranks\n"
+        "with Ranks(2) as r:\n"
+        "    import torch.distributed as dist\n"
+        "    for _ in range(20): assert r.run(dist.get_rank) == [0, 1]\n"
+        "print('well')"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for _ in range(20):
+        assert ranks(2).run(_total) == [2, 2]
+    assert [other.communicate(timeout=60)[0] for other in others] == ["well\n", "well\n"]
+
+
+def test_a_script_that_ends_leaves_nothing(tmp_path):
+    code = (
+        "from course import Ranks\n"
+        "import os, time\n"
+        "r = Ranks(2)\n"
+        "run = r.start(time.sleep, 600)\n"
+        "from course.ranks import strays\n"
+        "print(*r.pids, strays.home())\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    *pids, home = out.split()
+    assert gone([psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))])
+    assert not os.path.exists(home)
+
+
+def test_ranks_see_the_notebooks_folder_modules_and_environment(ranks, tmp_path, monkeypatch):
+    (tmp_path / "helper_of_this_test.py").write_text("ANSWER = 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def work():
+        import helper_of_this_test
+
+        return helper_of_this_test.ANSWER, os.getcwd()
+
+    assert ranks(2).run(work) == [(42, str(tmp_path))] * 2
+
+
+def test_every_socket_is_on_loopback():
+    with Ranks(3) as pool:
+        pool.run(_total)
+        for process in [psutil.Process(pid) for pid in pool.pids] + [psutil.Process(pool._pool.server._process.pid)]:
+            for connection in process.net_connections(kind="inet"):
+                assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), connection
+
+
+def test_the_fork_server_never_touches_cuda():
+    """A forked process cannot use CUDA once its parent has."""
+    with Ranks(1) as pool:
+        assert pool.run(lambda: (torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())) == [(False, False)]
+
+
+def test_no_socket_of_the_kernel_is_inherited_by_ranks(ranks):
+    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        with Ranks(1) as pool:
+            connections = psutil.Process(pool.pids[0]).net_connections(kind="inet")
+        assert listener.getsockname()[1] not in [c.laddr.port for c in connections]
+    finally:
+        listener.close()
+
+
+def test_interrupting_idle_ranks_is_harmless(ranks):
+    import signal
+
+    pool = ranks(2)
+    for pid in pool.pids:
+        os.kill(pid, signal.SIGINT)
+    assert pool.run(_total) == [2, 2]
