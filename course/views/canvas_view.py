@@ -66,7 +66,7 @@ class CanvasView(anywidget.AnyWidget):
         return to_png(figure)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        return picture_bundle(self, super()._repr_mimebundle_(**kwargs), empty=self.is_empty())
+        return picture_bundle(self, super()._repr_mimebundle_(**kwargs))
 
 
 def floats(*arrays: Any) -> bytes:

@@ -54,5 +54,6 @@ def _three(value: float) -> str:
     """Three significant digits, without an exponent, whole numbers without a point."""
     if float(value).is_integer() and abs(value) < 1000:
         return f"{value:.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9)) if value else 0
-    return f"{value:,.{min(digits, 6)}f}"
+    rounded = float(f"{value:.3g}") if abs(value) < 1000 else round(value)
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded)) + 1e-9)) if rounded else 0
+    return f"{rounded:,.{min(digits, 6)}f}"

@@ -5,8 +5,9 @@ const LARGE = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1,
 
 export function three(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1000) return String(value);
-  const digits = value ? Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9)) : 0;
-  return value.toLocaleString("en-US", {
+  const rounded = Math.abs(value) < 1000 ? Number(value.toPrecision(3)) : Math.round(value);
+  const digits = rounded ? Math.max(0, 2 - Math.floor(Math.log10(Math.abs(rounded)) + 1e-9)) : 0;
+  return rounded.toLocaleString("en-US", {
     minimumFractionDigits: Math.min(digits, 6), maximumFractionDigits: Math.min(digits, 6),
   });
 }

@@ -52,3 +52,10 @@ export function spanText(block, i) {
   const microbatch = block.spans[i * COLUMNS + MICROBATCH];
   return microbatch >= 0 && name.length === 1 ? `${name}${microbatch}` : name;
 }
+
+// How many spans a block stands for, merged ones included.
+export function countOf({ spans }) {
+  let sum = 0;
+  for (let i = 0; i < spans.length; i += COLUMNS) sum += spans[i + COUNT];
+  return sum;
+}

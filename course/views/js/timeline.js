@@ -2,7 +2,7 @@
 
 import { Surface, swatch } from "./canvas.js";
 import { element, frameOf, markDrawn } from "./dom.js";
-import { readFrame } from "./frame.js";
+import { countOf, readFrame } from "./frame.js";
 import { listen } from "./gestures.js";
 import { layOut, Scale } from "./layout.js";
 import { paintTimeline, titleText } from "./paint.js";
@@ -60,6 +60,7 @@ class TimelinePicture {
   paint(ctx, width, height, ratio) {
     paintTimeline(ctx, this.picture(width, ratio));
     markDrawn(this.root, this.model);
+    this.root.dataset.spans = String(this.blocks.reduce((sum, b) => sum + countOf(b), 0));
   }
 
   dispose() {

@@ -1,0 +1,143 @@
+"""``ScheduleView``: a pipeline schedule whose slots can be moved, by mouse or keyboard; illegal moves are refused with the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from course.live.painter import painter
+from course.views.block import Block
+from course.views.canvas_view import CanvasView
+from course.views.esm import bundle
+from course.views.kinds import Kind, kind_of
+from course.views.labels import number
+from course.views.table import Table
+from course.views.timeline_png import timeline_figure
+from minipar.pipeline_parallel import Schedule, ScheduleError
+from minipar.trace import COMPUTE, Span, Timeline
+
+HOW = "Drag a slot along its row, or press Enter on it, move it with the arrow keys and press Enter again."
+
+
+class ScheduleView(CanvasView):
+    """A row of slots per rank, each as long as the action takes and where it would start.
+
+    ``schedule`` is the object that will run; ``changed(schedule)`` is called after each accepted move, in the painter's thread.
+    ``costs`` are those of ``Schedule.simulate``.
+    """
+
+    _esm = bundle("schedule.js")
+
+    def __init__(self, schedule: Schedule, changed: Callable[[Schedule], None] | None = None, **costs: Any) -> None:
+        super().__init__()
+        self.changed = changed
+        self.costs = costs
+        self._undo: list[Schedule] = []
+        self._said = HOW
+        self._refused = False
+        self.on_msg(self._hear)
+        self.show(schedule)
+
+    def show(self, schedule: Schedule) -> None:
+        """Draw another schedule in place, and forget the moves so far."""
+        with self._drawing:
+            schedule.validate()
+            self.schedule, self._undo = schedule, []
+            self._simulate()
+            self.paint()
+
+    def move(self, rank: int, slot: int, to: int) -> bool:
+        """Move an action along its rank's row, if that is legal; whether it was. What is said stands beneath the picture."""
+        with self._drawing:
+            action = self.schedule.rows[rank][slot]
+            changed = self.schedule.move(rank, slot, to)
+            try:
+                changed.validate()
+            except ScheduleError as error:
+                self._said, self._refused = f"{_name(action)} of rank {rank} stays: {error}", True
+                self.paint()
+                return False
+            self._undo.append(self.schedule)
+            self.schedule = changed
+            self._simulate()
+            self._said, self._refused = f"moved {_name(action)} of rank {rank} from slot {slot} to slot {to}", False
+            self.paint()
+        if self.changed is not None:
+            self.changed(changed)
+        return True
+
+    def undo(self) -> None:
+        """Take back the last accepted move."""
+        with self._drawing:
+            if not self._undo:
+                return
+            self.schedule = self._undo.pop()
+            self._simulate()
+            self._said, self._refused = "took back the last move", False
+            self.paint()
+        if self.changed is not None:
+            self.changed(self.schedule)
+
+    def _hear(self, _: Any, content: Any, buffers: Any) -> None:
+        """A message from the browser, perhaps in a thread beside the cell's: check it, and leave the work to the painter."""
+        rank, slot, to = (content.get(key) for key in ("rank", "slot", "to"))
+        if content.get("undo"):
+            painter.ask(self.undo)
+        elif all(isinstance(i, int) for i in (rank, slot, to)) and 0 <= rank < len(self.schedule.rows):
+            row = self.schedule.rows[rank]
+            if 0 <= slot < len(row) and 0 <= to < len(row) and slot != to:
+                painter.ask(partial(self._moved, rank, slot, to))
+
+    def _moved(self, rank: int, slot: int, to: int) -> None:
+        self.move(rank, slot, to)
+
+    def _simulate(self) -> None:
+        self.timeline: Timeline = self.schedule.simulate(**self.costs)
+
+    def is_empty(self) -> bool:
+        return not any(self.schedule.rows)
+
+    def _content(self) -> tuple[dict[str, Any], bytes]:
+        kinds: list[Kind] = []
+        origin = self.timeline.start
+        rows = [[_slot(s, origin, kinds) for s in self.timeline.of(rank, COMPUTE)] for rank in range(self.schedule.ranks)]
+        figures = f"makespan {number(self.timeline.makespan, '')} · bubble {number(self.timeline.bubble, 'share')}"
+        header = {
+            "rows": rows,
+            "kinds": [kind.state() for kind in kinds],
+            "makespan": self.timeline.makespan,
+            "title": f"{figures} (predicted)",
+            "held": [f"holds {held}" for held in self.timeline.peak_activations],
+            "said": self._said,
+            "refused": self._refused,
+            "moves": len(self._undo),
+        }
+        return header, b""
+
+    def figure(self) -> Figure:
+        return timeline_figure([Block.of(self.timeline)], "slots")
+
+    def table(self) -> Table:
+        """Per rank: its actions in order, the most activations it holds, its idle time."""
+        peak, end = self.timeline.peak_activations, self.timeline.makespan
+        rows = []
+        for rank, row in enumerate(self.schedule.rows):
+            idle = number(self.timeline.breakdown(rank).idle / end if end else 0.0, "share")
+            rows.append((f"rank {rank}", " ".join(map(_name, row)), str(peak[rank]), idle))
+        caption = f"{self.schedule.name}: makespan {number(end, '')}, bubble {number(self.timeline.bubble, 'share')} (predicted)"
+        return Table.of(("rank", "actions", "most held", "idle"), rows, caption)
+
+
+def _name(action: Any) -> str:
+    return f"{action.kind}{action.microbatch}"
+
+
+def _slot(span: Span, origin: float, kinds: list[Kind]) -> dict[str, Any]:
+    kind = kind_of(span.name, span.lane)
+    if kind not in kinds:
+        kinds.append(kind)
+    place = {"start": span.start - origin, "end": span.end - origin}
+    return {"text": f"{span.name}{span.microbatch}", "stage": span.stage, "kind": kinds.index(kind), **place}

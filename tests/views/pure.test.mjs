@@ -1,0 +1,86 @@
+// Functions of the pictures that need no page. Run by tests/views/test_javascript.py, where Node is present.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const js = process.env.MINIPAR_JS;
+const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
+const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
+const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
+const { dropAt, slotAt, slotBox } = await import(`${js}/schedule-layout.js`);
+const { isLightText } = await import(`${js}/theme.js`);
+
+test("numbers read the same in the browser and in Python", () => {
+  for (const { value, unit, text } of JSON.parse(process.env.MINIPAR_NUMBERS)) {
+    const write = { s: time, B: bytes, share: percent }[unit];
+    assert.equal(write(value), text);
+  }
+});
+
+test("ticks are round, even, and inside the axis", () => {
+  for (const [low, high] of [[0, 1], [0.013, 0.0131], [0, 3.3e-6], [5, 4000]]) {
+    const at = ticks(low, high, 6);
+    assert.ok(at.length >= 2 && at.length <= 13);
+    assert.ok(at.every((t) => t >= low - 1e-12 && t <= high + 1e-12));
+    const text = tickText(at);
+    assert.equal(new Set(text).size, text.length, `${text}`);
+  }
+});
+
+test("zoom keeps the point under the pointer, and never leaves the run", () => {
+  const scale = (w) => new Scale(w[0], w[1], 900);
+  const before = [2, 6], pointer = 3;
+  const after = zoomed(before, 0.5, pointer, 10);
+  assert.ok(Math.abs(scale(before).x(pointer) - scale(after).x(pointer)) < 1e-9);
+  assert.deepEqual(zoomed([0, 10], 3, 5, 10), [0, 10]);
+  assert.deepEqual(panned([2, 6], -5, 10), [0, 4]);
+  assert.deepEqual(panned([2, 6], 50, 10), [6, 10]);
+});
+
+const line = (row, start, end, count = 1) => [row, start, end, 0, 0, 0, 0, count, end - start, 0];
+const rows = [{ rank: 0, lane: "compute" }, { rank: 1, lane: "compute" }, { rank: 1, lane: "comm" }];
+
+function frame(spans) {
+  const view = new DataView(Float32Array.from(spans.flat()).buffer);
+  return readFrame({ blocks: [{ ranks: 2, rows, spans: spans.length, labels: [{ name: "F" }] }] }, view)[0];
+}
+
+test("the span under the pointer is found in its row, or the nearest within reach", () => {
+  const block = frame([line(0, 0, 1), line(0, 2, 3), line(2, 0, 5, 7)]);
+  assert.equal(block.spans.length, 3 * COLUMNS);
+  assert.equal(spanAt(block, 0, 0.5), 0);
+  assert.equal(spanAt(block, 0, 2.5), 1);
+  assert.equal(spanAt(block, 0, 1.4), -1);
+  assert.equal(spanAt(block, 0, 1.4, 0.5), 0);
+  assert.equal(spanAt(block, 1, 0.5, Infinity), -1);
+  assert.equal(spanAt(block, 2, 4), 2);
+  assert.equal(countOf(block), 9);
+});
+
+test("an unaligned buffer from the wire is read all the same", () => {
+  const bytes = new Uint8Array(4 * COLUMNS + 3);
+  bytes.set(new Uint8Array(Float32Array.from(line(0, 1, 2)).buffer), 3);
+  const header = { blocks: [{ ranks: 2, rows, spans: 1, labels: [] }] };
+  assert.equal(readFrame(header, new DataView(bytes.buffer, 3))[0].spans[2], 2);
+});
+
+test("blocks stand one above the other, and every strip can be hit", () => {
+  const layout = layOut([frame([]), frame([])]);
+  assert.ok(layout.blocks[0].bottom < layout.blocks[1].top);
+  layout.blocks.forEach((block, b) => block.strips.forEach((strip, row) => assert.deepEqual(under(layout, strip.y + strip.h / 2), { block: b, row })));
+});
+
+test("a slot that is let go lands after the slots left of it", () => {
+  const slot = (start) => ({ start, end: start + 1 });
+  const header = { makespan: 4, rows: [[slot(0), slot(1), slot(2), slot(3)]] };
+  const box = (i) => slotBox(header, 600, 0, i);
+  assert.deepEqual(slotAt(header, 600, box(2).x + 3, box(2).y + 3), { rank: 0, slot: 2 });
+  assert.equal(dropAt(header, 600, 0, 0, box(2).x + box(2).w), 2);
+  assert.equal(dropAt(header, 600, 0, 3, 0), 0);
+  assert.equal(dropAt(header, 600, 0, 1, box(1).x + 5), 1);
+});
+
+test("light text means a dark page", () => {
+  assert.equal(isLightText("rgb(238, 238, 238)"), true);
+  assert.equal(isLightText("rgba(0, 0, 0, 0.87)"), false);
+});
