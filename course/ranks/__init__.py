@@ -5,12 +5,16 @@ How the files fit together::
     the kernel's process                              a rank's process
     ranks.py     Ranks: what a notebook touches       inside.py    the loop: join the group, run a function, report
     run.py       Run: one function on every rank      guard.py     the second thread: lifeline, events, questions
-    pool.py      the processes and their messages     calls.py     sees every torch.distributed call
+    pool.py      the ranks and what they say          hooks.py     sees every torch.distributed call
+    member.py    one rank's process                   calls.py     the ledger of those calls
     recovery.py  stop, kill, re-fork, join again      report.py    an exception as plain data
-    hub.py       the one thread that reads
-    server.py    asks the fork server for processes   zygote.py    the fork server itself: torch imported, no CUDA
-    watchdog.py  explains a hang                      slots.py     what each rank does now, in shared memory
-    errors.py    what the learner reads               wire.py      frames and pickles, both sides
+    hub.py       the one thread that reads            devices.py   GPU or CPU, NCCL or gloo
+    server.py    asks the fork server for processes   cells.py     the namespace of %%ranks cells
+    watchdog.py  explains a hang
+    errors.py    what the learner reads               between the two
+    magic.py     %%ranks                              zygote.py    the fork server: torch imported, no CUDA
+    strays.py    records, and the clean-up            slots.py     what each rank does now, in shared memory
+                                                      wire.py      frames and pickles
 """
 
 from importlib import import_module

@@ -60,7 +60,7 @@ class Hub:
             while self._ears.recv(4096):
                 pass
         while self._posted:
-            _quietly(self._posted.popleft())
+            quietly(self._posted.popleft())
 
     def _loop(self) -> None:
         due = 0.0
@@ -68,7 +68,7 @@ class Hub:
             ready = self._selector.select(TICK if self.tickers else None)
             for key, _ in ready:
                 if self._is_watched(key):  # an earlier callback may have closed it
-                    _quietly(key.data)
+                    quietly(key.data)
             due = self._tick(due)
 
     def _is_watched(self, key: selectors.SelectorKey) -> bool:
@@ -83,11 +83,11 @@ class Hub:
         if now() < due:
             return due
         for ticker in list(self.tickers):
-            _quietly(ticker)
+            quietly(ticker)
         return now() + TICK
 
 
-def _quietly(work: Callable[[], None]) -> None:
+def quietly(work: Callable[[], None]) -> None:
     """A fault in a callback is shown, and never stops the reader."""
     try:
         work()
@@ -156,7 +156,7 @@ class Channel:
             if not data:
                 return self.close()
             for frame in self._frames.feed(data):
-                self._on_frame(frame)
+                quietly(lambda frame=frame: self._on_frame(frame))  # type: ignore[misc]
             if len(data) < READ:
                 return
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import io
-import linecache
 import os
 import random
 import signal
@@ -18,6 +16,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 from course.ranks import calls, wire
+from course.ranks.devices import choose_device, pace
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
 from course.ranks.slots import IDLE, RUNNING, Slots
@@ -210,51 +209,6 @@ def device() -> Any:
     import torch
 
     return _rank.device if _rank is not None and _rank.device is not None else torch.device("cpu")
-
-
-def run_cell(source: str, file: str) -> None:
-    """Run a cell in this rank's ``__main__``; print its last expression, unless that is None."""
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    tree = ast.parse(source, file)
-    last = tree.body[-1] if tree.body else None
-    if isinstance(last, ast.Expr):
-        tree.body.pop()
-    namespace = sys.modules["__main__"].__dict__
-    exec(compile(tree, file, "exec"), namespace)
-    if isinstance(last, ast.Expr):
-        value = eval(compile(ast.Expression(last.value), file, "eval"), namespace)
-        if value is not None:
-            print(repr(value))
-
-
-def push(variables: dict[str, Any]) -> None:
-    sys.modules["__main__"].__dict__.update(variables)
-
-
-def pull(name: str) -> Any:
-    namespace = sys.modules["__main__"].__dict__
-    if name not in namespace:
-        raise NameError(f"no %%ranks cell has set a variable {name!r} on this rank")
-    return namespace[name]
-
-
-def choose_device(wanted: str, rank: int, size: int) -> tuple[Any, str, int]:
-    """``(device, backend, number of GPUs)``: NCCL with a GPU for each rank, else gloo through the host."""
-    import torch
-
-    gpus = torch.cuda.device_count() if wanted != "cpu" else 0
-    if wanted.startswith("cuda") and not gpus:
-        raise RuntimeError("device='cuda', but PyTorch sees no GPU here; use device='auto' or device='cpu'")
-    if not gpus:
-        return torch.device("cpu"), "gloo", 0
-    return torch.device("cuda", rank % gpus), "cpu:gloo,cuda:nccl" if gpus >= size else "gloo", gpus
-
-
-def pace(hardware: Any, rank: int) -> None:
-    """Have minipar make every call last as long as it would on ``hardware``; None for as fast as this machine goes."""
-    from minipar import comm
-
-    comm.pace(hardware, rank)
 
 
 def _is_joined() -> bool:

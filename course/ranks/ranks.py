@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from course.ranks import inside, wire
+from course.ranks import cells, inside, wire
 from course.ranks.pool import Pool
 from course.ranks.run import Run
 from course.ranks.slots import RankState
@@ -68,15 +68,15 @@ class Ranks:
 
     def run_cell(self, source: str, file: str = "<%%ranks>", timeout: float | None = None) -> None:
         """Run source text in every rank's own namespace: what ``%%ranks`` does."""
-        self._start("the %%ranks cell", inside.run_cell, (source, file), timeout, cell=True).result()
+        self._start("the %%ranks cell", cells.run_cell, (source, file), timeout, cell=True).result()
 
     def push(self, **variables: Any) -> None:
         """Set variables for the ``%%ranks`` cells of every rank."""
-        self.run(inside.push, variables)
+        self.run(cells.push, variables)
 
     def pull(self, name: str) -> list[Any]:
         """The value of a ``%%ranks`` variable, by rank."""
-        return self.run(inside.pull, name)
+        return self.run(cells.pull, name)
 
     def states(self) -> list[RankState]:
         """What every rank does right now; never waits."""

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from course.ranks import errors, strays, watchdog, wire
+from course.ranks.member import Member
 from minipar.trace import now
 
 if TYPE_CHECKING:
-    from course.ranks.pool import Member, Pool, Trouble
+    from course.ranks.pool import Pool, Trouble
     from course.ranks.run import Run
     from course.ranks.slots import RankState
 
@@ -30,8 +31,6 @@ LEAVE_LIMIT = 0.7  # seconds to give up a process group
 
 def start(pool: Pool, ranks: Iterable[int]) -> None:
     """Fork ``ranks`` and have all of the pool join a new process group. Blocks until they are ready."""
-    from course.ranks.pool import Member
-
     fresh = {rank: Member(pool, rank) for rank in ranks}
     pids = pool.server.fork([m.fds for m in fresh.values()])
     for m, pid in zip(fresh.values(), pids, strict=True):

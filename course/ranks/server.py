@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from course.ranks import strays
-from course.ranks.hub import Hub, hub
+from course.ranks.hub import Hub, hub, quietly
 
 START_LIMIT = 120.0  # seconds; importing torch from a cold disk can take a while
 
@@ -101,7 +101,7 @@ class ForkServer:
             return self._ended()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            self._handle(json.loads(line))
+            quietly(lambda line=line: self._handle(json.loads(line)))  # type: ignore[misc]
 
     def _handle(self, message: dict[str, Any]) -> None:
         event = message["event"]

@@ -93,6 +93,9 @@ class Slots:
         size = int.from_bytes(self._map[at : at + 2], "little")
         return self._map[at + 2 : at + 2 + size].decode(errors="replace")
 
+    def close(self) -> None:
+        self._map.close()
+
 
 def call_text(op: str, axis: str, members: tuple[int, ...], signature: str, where: Where) -> str:
     return "\x1f".join((op, axis, " ".join(map(str, members)), signature, where.file, str(where.line), where.function))

@@ -35,6 +35,7 @@ PRELOAD = (
     "minipar.data",
     "minipar.hardware",
     "course.ranks.inside",
+    "course.ranks.cells",
 )
 FDS_OF_A_RANK = 4  # messages, guard, standard output, standard error
 
