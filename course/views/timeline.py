@@ -108,7 +108,8 @@ class TimelineView(CanvasView):
         parts = []
         for t in (self.predicted, self.measured):
             if t is not None:
-                parts.append(f"makespan {number(t.makespan, self.unit)}, bubble {number(t.bubble, 'share')} ({t.source})")
+                bubble = f", bubble {number(t.bubble, 'share')}" if t.bubble < 1 else ""  # 1: no rank computed
+                parts.append(f"makespan {number(t.makespan, self.unit)}{bubble} ({t.source})")
         return "; ".join(parts) or "no run yet"
 
     def figure(self) -> Figure:

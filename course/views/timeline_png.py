@@ -55,7 +55,8 @@ def _title(block: Block, unit: str) -> str:
         return f"{block.source}: {block.note or 'nothing yet'}"
     span = number(block.makespan, unit)
     note = f" · {block.note}" if block.note else ""
-    return f"{block.source}: makespan {span} · bubble {number(block.bubble, 'share')}{note}"
+    bubble = f" · bubble {number(block.bubble, 'share')}" if block.bubble < 1 else ""
+    return f"{block.source}: makespan {span}{bubble}{note}"
 
 
 def _strips(block: Block) -> tuple[Strips, float]:

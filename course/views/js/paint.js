@@ -69,7 +69,8 @@ function paintTitle(ctx, { theme, scale, unit }, block, place) {
 export function titleText(block, unit) {
   if (!block.spans.length) return block.note || "nothing yet";
   const note = block.note ? ` · ${block.note}` : "";
-  return `makespan ${time(block.makespan, unit)} · bubble ${percent(block.bubble)}${note}`;
+  const bubble = block.bubble < 1 ? ` · bubble ${percent(block.bubble)}` : ""; // without computation there is none to speak of
+  return `makespan ${time(block.makespan, unit)}${bubble}${note}`;
 }
 
 function paintRanks(ctx, { theme, scale }, block, place) {
