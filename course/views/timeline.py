@@ -41,6 +41,8 @@ class TimelineView(CanvasView):
         self.measured: Timeline | None = None
         self._blocks: dict[str, Block] = {}
         self._live: SpanAggregate | None = None
+        self._window: tuple[float, float] | None = None
+        self.on_msg(self._hear)
         self.show(predicted, measured)
 
     def show(self, predicted: Timeline | EllipsisType | None = ..., measured: Timeline | EllipsisType | None = ...) -> None:
@@ -90,10 +92,20 @@ class TimelineView(CanvasView):
     def is_empty(self) -> bool:
         return not any(len(block.spans) for block in self.blocks)
 
+    def _hear(self, _: Any, content: Any, buffers: Any) -> None:
+        """The browser looks at another part of the time axis: send that part in detail. Perhaps in a thread beside the cell's."""
+        window = content.get("window")
+        if window is None:
+            self._window = None
+        elif len(window) == 2 and all(isinstance(t, int | float) for t in window) and window[0] < window[1]:
+            self._window = (float(window[0]), float(window[1]))
+        self.paint_soon()
+
     def _content(self) -> tuple[dict[str, Any], bytes]:
         kinds: list[Kind] = []
         blocks = self.blocks
-        thinned = [block.thinned(MOST_LIVE_SPANS if self._live else MOST_SPANS) for block in blocks]
+        limit = MOST_LIVE_SPANS if self._live else MOST_SPANS
+        thinned = [block.thinned(limit, self._window) for block in blocks]
         headers = [block.header(kinds, len(spans)) for block, spans in zip(blocks, thinned, strict=True)]
         header = {"blocks": headers, "kinds": [kind.state() for kind in kinds], "unit": self.unit}
         return header, b"".join(to_bytes(spans) for spans in thinned)
