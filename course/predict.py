@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from course.attended import attended
@@ -23,7 +24,7 @@ Answer = float | str
 
 def predict(
     question: str,
-    run: Callable[[], Answer],
+    run: Callable[[], Answer | tuple[Answer, str]],
     theory: Answer | Callable[[], Answer],
     unit: str = "",
     low: float = 0.0,
@@ -37,7 +38,8 @@ def predict(
 
     Numbers: ``unit`` is one of ``views.labels.number`` and the slider goes from ``low`` to ``high``. Words: give ``choices``; then
     ``run`` and ``theory`` return one of them. ``source`` says what ``run`` returns: counted, measured or paced. ``guess`` is the
-    default guess where nobody answers. ``because`` is one sentence shown with the result.
+    default guess where nobody answers. ``because`` is one sentence shown with the result. ``run`` may return ``(answer, story)``
+    to show more; let it not print, since a button that is pressed later has no place for that.
     """
     prediction = Prediction(question, run, theory, unit, low, high, tuple(choices), source, because)
     if attended():
@@ -56,7 +58,7 @@ class Prediction:
     """A question with its three answers: the guess, what theory says, what the run showed."""
 
     question: str
-    run: Callable[[], Answer]
+    run: Callable[[], Answer | tuple[Answer, str]]
     theory: Answer | Callable[[], Answer]
     unit: str
     low: float
@@ -67,18 +69,24 @@ class Prediction:
     guess: Answer | None = None
     expected: Answer | None = None
     found: Answer | None = None
+    story: str = ""
     widget: Any = None
 
     def settle(self, guess: Answer) -> None:
         """Take the guess, then run."""
         self.guess = guess
         self.expected = self.theory() if callable(self.theory) else self.theory
-        self.found = self.run()
+        found = self.run()
+        self.found, self.story = found if isinstance(found, tuple) else (found, "")
 
     @property
     def rows(self) -> list[tuple[str, Answer, str]]:
         """``(who, answer, the word for how it was come by)``."""
-        rows = [("your guess", self.guess, ""), ("theory", self.expected, "predicted"), ("these ranks", self.found, self.source)]
+        rows = [
+            ("your guess", self.guess, ""),
+            ("theory", self.expected, "predicted"),
+            ("these ranks", self.found, "" if self.choices else self.source),
+        ]
         return [(who, value, word) for who, value, word in rows if value is not None]
 
     def text(self, value: Answer) -> str:
@@ -87,7 +95,11 @@ class Prediction:
     def table(self) -> Table:
         """The answers so far, as text."""
         rows = [(who, self.text(value), word or "-") for who, value, word in self.rows]
-        return Table.of(("", "answer", "how"), rows, self.question + (f" {self.because}" if self.because and rows else ""))
+        return Table.of(("", "answer", "how"), rows, self.question)
+
+    def words(self) -> str:
+        """What is said beside the answers, once they are there."""
+        return "\n".join(filter(None, (self.because, self.story))) if self.rows else ""
 
     def png(self) -> bytes:
         """The answers so far, as bars (numbers) or lines (words)."""
@@ -100,7 +112,8 @@ class Prediction:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         widget = self.widget._repr_mimebundle_(**kwargs) if self.widget is not None else {}
-        return picture_bundle(self, widget)
+        data, metadata = picture_bundle(self, widget)
+        return {**data, "text/plain": "\n".join(filter(None, (data["text/plain"], self.words())))}, metadata
 
 
 def _ask(p: Prediction, guess: Answer | None) -> Any:
@@ -121,9 +134,9 @@ def _ask(p: Prediction, guess: Answer | None) -> Any:
         try:
             p.settle(answer)
             picture.value, picture.layout.display = p.png(), ""
-            note.value = p.because
+            note.value = html(p.words())
         except BaseException as error:
-            note.value = f"<pre>{type(error).__name__}: {error}</pre>"
+            note.value = html(f"The run failed: {type(error).__name__}\n{error}")
         button.description, button.disabled = "Run again", False
 
     def pressed(_: Any) -> None:
@@ -133,6 +146,12 @@ def _ask(p: Prediction, guess: Answer | None) -> Any:
     control.observe(guessed, "value")
     button.on_click(pressed)
     return w.VBox([asked, w.HBox([control, button]), note, picture])
+
+
+def html(text: str) -> str:
+    """The first line as prose, the rest as it stands."""
+    first, _, rest = text.partition("\n")
+    return escape(first) + (f"<pre style='margin:.3em 0;line-height:1.3'>{escape(rest)}</pre>" if rest else "")
 
 
 def _control(p: Prediction, guess: Answer | None) -> Any:

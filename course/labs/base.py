@@ -32,6 +32,7 @@ class Lab:
         if unknown:
             raise TypeError(f"{self.title} has no setting {min(unknown)!r}; it has {', '.join(self.values)}")
         self.values.update(values)
+        self.said = ""
         self.panel: Any = None
         if attended():
             self._open_panel()
@@ -130,7 +131,7 @@ class Lab:
         """The views and the table below each other, as one picture."""
         from course.labs.picture import stacked, table_png
 
-        return stacked([*(view.png() for view in self.views), table_png(self.table())])
+        return stacked([*(view.png() for view in self.views), table_png(self.table(), self.said)])
 
     def is_empty(self) -> bool:
         """Whether there is no finished picture: the widget is the picture."""
@@ -138,4 +139,5 @@ class Lab:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         widget = self.panel.widget._repr_mimebundle_(**kwargs) if self.panel is not None else {}
-        return picture_bundle(self, widget)
+        data, metadata = picture_bundle(self, widget)
+        return {**data, "text/plain": "\n".join(filter(None, (data["text/plain"], self.said)))}, metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from course.labs.base import Lab, Settings
@@ -51,19 +52,28 @@ class RanksLab(Lab):
         self.figures.predict("all-reduces that all ranks finished", v.when + more)
 
     def measure(self, go: Go, v: Settings) -> str:
+        worst: list[Any] = []
+
         def watch(pool: Any) -> None:
             states = pool.states()
-            if any(s.state in ("waiting", "dead") and s.seconds > PAUSE for s in states):  # what is seen last is kept on show
-                self.states.show(states)
+            self.states.show(states)
+            if in_trouble(states) >= in_trouble(worst):
+                worst[:] = states
 
         go(v.ranks, comm.barrier)  # the first run on new ranks loads what it needs
         timeout = PATIENCE if v.what == LOOPS else 20.0
         outcome = go.outcome(v.ranks, work, v.which, v.what, v.when, watch=watch, timeout=timeout)
+        self.states.show(worst)  # the moment of most trouble stays on show
         began = [event.payload for event in outcome.run.events("mishap")]
         if outcome.error is None or not began:
             return "All ranks finished: nothing happened."
         finished = min(sum(s.name == "all_reduce" for s in outcome.timeline.of(rank)) for rank in range(v.ranks))
-        self.figures.find("the notebook shows", type(outcome.error).__name__)
+        self.figures.find("the notebook shows", type(outcome.error).__name__, source="")
         self.figures.find("time until it does, at most", outcome.run.ended - began[0], "s", "measured")
         self.figures.find("all-reduces that all ranks finished", finished, source="counted")
         return f"{type(outcome.error).__name__}: {outcome.error}"
+
+
+def in_trouble(states: Sequence[Any]) -> int:
+    """How many ranks are dead, or have waited longer than a step takes."""
+    return sum(s.state == "dead" or (s.state == "waiting" and s.seconds > PAUSE) for s in states)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from course.predict import html
 from course.views.table import Table
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ class Panel:
         """The line beside the buttons. Any thread."""
         sign = "⚠ " if alert else "▶ " if running else ""
         weight = "bold" if alert else "normal"
-        first, *rest = text.split("\n")
-        more = f"<pre style='margin:.3em 0'>{escape(chr(10).join(rest))}</pre>" if rest else ""
-        self._status.value = f"<span role='status' style='font-weight:{weight}'>{sign}{escape(first)}</span>{more}"
+        self._status.value = f"<div role='status' style='font-weight:{weight}'>{sign}{html(text)}</div>"
 
     def show_table(self, table: Table) -> None:
         """Any thread."""

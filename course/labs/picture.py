@@ -9,14 +9,16 @@ from course.views.still import INK, LINE, SOFT, new_figure, to_png
 from course.views.table import Table
 
 
-def table_png(table: Table) -> bytes:
-    """The table as a PNG: first column to the left, the others to the right."""
+def table_png(table: Table, note: str = "") -> bytes:
+    """The table as a PNG: first column to the left, the others to the right, the first line of ``note`` below."""
     lines = [table.heads, *table.rows]
-    height = 0.235 * (len(lines) + 1) + 0.12
+    note = note.partition("\n")[0]
+    rows = len(lines) + bool(note)
+    height = 0.235 * (rows + 1) + 0.12
     figure = new_figure(height)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
-    axes.set_ylim(len(lines) + 0.6, -1.0)
+    axes.set_ylim(rows + 0.6, -1.0)
     axes.set_xlim(0, 1)
     axes.text(0.02, -0.4, table.caption, fontsize=9, color=SOFT, va="center")
     for y, line in enumerate(lines):
@@ -26,6 +28,7 @@ def table_png(table: Table) -> bytes:
             x = 0.46 + 0.52 * column / (len(line) - 1)
             axes.text(x, y + 0.6, text, fontsize=9, color=colour, va="center", ha="right")
         axes.plot((0.02, 0.98), (y + 1.1, y + 1.1), color=LINE, linewidth=0.6)
+    axes.text(0.02, len(lines) + 0.7, note, fontsize=9, color=SOFT, va="center")
     return to_png(figure)
 
 
