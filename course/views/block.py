@@ -8,7 +8,21 @@ from typing import Any
 import numpy as np
 
 from course.views.kinds import Kind, kind_of
-from course.views.spans import BUSY, COLUMNS, COUNT, END, LABEL, MICROBATCH, ROW, START, Label, Packer, Row, drawing_order, thin
+from course.views.spans import (
+    BUSY,
+    COLUMNS,
+    COUNT,
+    END,
+    LABEL,
+    MICROBATCH,
+    ROW,
+    START,
+    Label,
+    Packer,
+    Row,
+    drawing_order,
+    thin_around,
+)
 from minipar.trace import COMPUTE, Timeline
 
 
@@ -49,9 +63,9 @@ class Block:
         makespan, bubble, idle = account(spans, ordered, ranks)
         return cls(source, ranks, ordered, labels, spans, makespan, bubble, idle, note)
 
-    def thinned(self, limit: int) -> np.ndarray:
-        """The spans to send or print: about ``limit`` at most."""
-        return thin(self.spans, limit)
+    def thinned(self, limit: int, window: tuple[float, float] | None = None) -> np.ndarray:
+        """The spans to send or print: about ``limit`` at most, most of them inside ``window`` (seconds from the start)."""
+        return thin_around(self.spans, limit, window)
 
     def header(self, kinds: list[Kind], spans: int) -> dict[str, Any]:
         """The block without its numbers, for the browser. ``kinds`` grows by those that this block needs."""
@@ -63,6 +77,7 @@ class Block:
             "bubble": self.bubble,
             "idle": list(self.idle),
             "spans": spans,
+            "merged": spans < len(self.spans),  # there is more to see from near
             "rows": [{"rank": r.rank, "lane": r.lane} for r in self.rows],
             "labels": [_label_state(label, kinds) for label in self.labels],
         }

@@ -100,6 +100,16 @@ def thin(spans: np.ndarray, limit: int) -> np.ndarray:
     return _merge(spans, begin, (end - begin) / columns or 1.0)
 
 
+def thin_around(spans: np.ndarray, limit: int, window: tuple[float, float] | None) -> np.ndarray:
+    """At most about ``limit`` spans, with most of the detail in the part of the run that is looked at, ``window`` (seconds)."""
+    if window is None or len(spans) <= limit:
+        return thin(spans, limit)
+    before, after = spans[:, END] < window[0], spans[:, START] > window[1]
+    shares = ((before, limit // 8), (~before & ~after, limit - limit // 4), (after & ~before, limit // 8))
+    few = np.vstack([thin(spans[chosen], share) for chosen, share in shares])
+    return few[np.lexsort((few[:, START], few[:, ROW]))]
+
+
 def _merge(spans: np.ndarray, begin: float, width: float) -> np.ndarray:
     """Join spans shorter than ``width`` that start in the same row and the same column of that width."""
     column = np.floor((spans[:, START] - begin) / width)

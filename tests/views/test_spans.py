@@ -85,6 +85,17 @@ def test_thinning_leaves_a_long_span_alone():
     assert ((few[:, COUNT] == 1) & (few[:, START] == 50.0) & (few[:, END] == 90.0)).sum() == 1
 
 
+def test_the_part_that_is_looked_at_keeps_its_detail():
+    block = Block.of(random_timeline(spans=3000))
+    low, high = 0.5 * block.makespan, 0.51 * block.makespan
+    few = block.thinned(2000, (low, high))
+    inside = (few[:, END] >= low) & (few[:, START] <= high)
+    assert (few[inside, COUNT] == 1).all()
+    assert few[:, COUNT].sum() == len(block.spans)
+    assert overlaps(few) < 1e-9
+    assert len(few) < 2300
+
+
 def test_few_spans_are_not_merged():
     block = Block.of(random_timeline(spans=20))
     assert block.thinned(10_000) is block.spans

@@ -1,3 +1,4 @@
+import base64
 import io
 
 import numpy as np
@@ -35,10 +36,11 @@ def test_every_view_has_a_picture_and_text_for_where_no_widget_runs(view):
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["text/plain"] == str(view.table())
     assert "(" in data["text/plain"] or "measured" in data["text/plain"]  # says how its numbers were come by
-    image = Image.open(io.BytesIO(view.png()))
+    png = base64.b64decode(data["image/png"])
+    image = Image.open(io.BytesIO(png))
     assert image.width > 600
     assert len(image.convert("RGB").getcolors(maxcolors=1 << 24)) > 8  # not blank
-    assert len(view.png()) < 60_000
+    assert len(png) < 60_000
 
 
 @pytest.mark.parametrize("view", filled(), ids=lambda v: type(v).__name__)
@@ -88,6 +90,21 @@ def test_many_spans_are_sent_merged_and_all_counted():
     view = TimelineView(measured=Timeline(spans, 1, "measured"))
     assert len(sent(view)) <= 20_001
     assert sent(view)[:, COUNT].sum() == 60_000
+
+
+def test_zooming_in_brings_the_detail_of_that_part():
+    spans = [Span(0, COMPUTE, "F", i / 1000, i / 1000 + 0.0005, microbatch=i) for i in range(60_000)]
+    view = TimelineView(measured=Timeline(spans, 1, "measured"))
+    assert view._header["blocks"][0]["merged"]
+    view._hear(view, {"window": [30.0, 31.0]}, [])
+    painter.flush()
+    frame = sent(view)
+    inside = (frame[:, 1] >= 30.0) & (frame[:, 2] <= 31.0)
+    assert (frame[inside, COUNT] == 1).all()
+    assert frame[:, COUNT].sum() == 60_000
+    for nonsense in ({"window": [2, 1]}, {"window": ["a", "b"]}, {}):
+        view._hear(view, nonsense, [])
+    painter.flush()
 
 
 # ---- experts

@@ -33,7 +33,7 @@ function addButtons(view) {
 
 export function show(view, range) {
   view.window = range && range[1] - range[0] < view.end * 0.999 ? range : null;
-  view.model.send?.({ window: view.window });
+  if (view.blocks.some((b) => b.merged)) view.model.send({ window: view.window }); // there is more to see from near
   view.surface.invalidate();
 }
 
