@@ -27,7 +27,8 @@ NOISE = 1e-4  # of the model's largest value: a smaller tensor is compared on th
 class Layout(Protocol):
     """A model split over the ranks. Its local parameters keep the reference's names."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module: ...
 
     def step(self, batch: Batch) -> Tensor:
         """Forward and backward on this rank's part of the global ``batch``: synced gradients, and the global mean loss."""

@@ -67,14 +67,20 @@ class Pending:
     """
 
     def __init__(
-        self, works: Sequence[dist.Work], legs: Sequence[Leg], axis: Axis, signature: str, finish: Callable[[], Any]
+        self,
+        works: Sequence[dist.Work],
+        legs: Sequence[Leg],
+        axis: Axis,
+        signature: str,
+        finish: Callable[[], Any],
+        launched: float | None = None,
     ) -> None:
         self._works = list(works)
         self._legs = legs
         self._axis = axis
         self._signature = signature
         self._finish = finish
-        self._launched = now()
+        self._launched = now() if launched is None else launched
         self._completed: float | None = None
         self._phase = tracer.phase
         self._waited = False
@@ -122,10 +128,14 @@ class Pending:
             tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
 
     def _measured(self, leg: Leg, began: float) -> tuple[float, float]:
-        """A collective is under way from its launch to its end; of a message only the time this rank waited is known."""
+        """A collective is under way from its launch to its end; of a message only the time this rank waited is known.
+
+        Where this rank came to wait before the end, it was blocked until it ran again: that is the end for it.
+        """
         if leg.op in ("send", "recv"):
             return began, now()
-        return self._launched, self._completed or now()
+        ended_before = self._completed is not None and self._completed < began
+        return self._launched, self._completed if ended_before else now()  # type: ignore[return-value]
 
 
 def _nothing() -> None:
@@ -149,6 +159,7 @@ def launch(
     nbytes: float | None = None,
 ) -> Pending:
     """Start one collective on ``x``. ``full_bytes`` is its full buffer, ``nbytes`` what this rank sends if not the ring's share."""
+    launched = now()
     works, settle = [], None
     pacer = pacing.current()
     if pacer is not None:
@@ -161,7 +172,7 @@ def launch(
     works.append(start())
     sent = wire_bytes(op, full_bytes, axis.size) if nbytes is None else nbytes
     leg = Leg(op, sent, tuple(r for r in axis.ranks if r != axis.ranks[axis.rank]), settle)
-    return Pending(works, [leg], axis, signature(x), finish)
+    return Pending(works, [leg], axis, signature(x), finish, launched)
 
 
 def signature(x: torch.Tensor) -> str:

@@ -119,18 +119,6 @@ def test_losing_the_earlier_microbatches_is_found_out(ranks):
         assert what == "gradient"
 
 
-def test_blend_refuses_axes_that_it_does_not_put_together(ranks):
-    assert ranks(2).run(refusal) == ["tp 2 is not put together here yet: use dp alone"] * 2
-
-
-def refusal() -> str:
-    try:
-        blend.build(CONFIG, Mesh(tp=2), None)
-    except ValueError as e:
-        return str(e)
-    return ""
-
-
 def float32_run(kind: str) -> list[float]:
     from minipar import GPT
 
