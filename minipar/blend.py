@@ -1,17 +1,116 @@
-"""A GPT on a mesh: the one place that puts the techniques together."""
+"""A GPT on a mesh: the one place that puts the techniques together.
+
+Each technique changes the model or the batch in its own way and notes on the parameters what became of them. So they are simply
+applied one after the other, and gradients, norms and comparisons follow the notes:
+
+    tensor      the matrices of every layer, over tp; with ``sequence_parallel`` also what lies between them
+    experts     the experts of every MoE layer, over ep
+    context     the sequence, over cp
+    pipeline    the layers, over pp, by a schedule
+    data        the rows of the batch, over dp; gradients are summed in buckets while the backward still runs
+"""
 
 from __future__ import annotations
 
-from minipar.data_parallel import Overlapped
-from minipar.data_parallel.buckets import BUCKET_BYTES
-from minipar.ledger import Layout
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from minipar import comm, context_parallel, expert_parallel, tensor_parallel
+from minipar.data import Batch
+from minipar.data_parallel.buckets import BUCKET_BYTES, Buckets
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
+from minipar.pipeline_parallel import build as build_schedule
+from minipar.pipeline_parallel.run import Pipeline
+from minipar.trace import tracer
 
 
-def build(config: GPTConfig, mesh: Mesh, model: GPT, bucket_bytes: float = BUCKET_BYTES, microbatches: int = 1) -> Layout:
-    """Split ``model``, a full copy of the reference, over ``mesh``."""
-    for axis in ("pp", "cp", "tp", "ep"):
-        if mesh.sizes[axis] > 1:
-            raise ValueError(f"{axis} {mesh.sizes[axis]} is not put together here yet: use dp alone")
-    return Overlapped(model, mesh, bucket_bytes, microbatches)
+class Engine(Protocol):
+    """How the layers of one rank go through its part of the batch."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def accumulate(self, batch: Batch) -> Tensor:
+        """All microbatches forward and backward, gradients synced; returns this rank's share of the global mean loss."""
+        ...
+
+
+class Whole:
+    """All layers on this rank, one microbatch after the other; the last one sends its gradients while it makes them."""
+
+    def __init__(self, model: GPT, mesh: Mesh, microbatches: int, bucket_bytes: float) -> None:
+        self.model, self.microbatches = model, microbatches
+        self.buckets = Buckets(model, mesh, bucket_bytes)
+
+    def accumulate(self, batch: Batch) -> Tensor:
+        *earlier, last = batch.parts(self.microbatches)
+        loss = sum((self._pass(part, i) for i, part in enumerate(earlier)), start=0.0)
+        with self.buckets.gather():
+            return loss + self._pass(last, len(earlier))
+
+    def _pass(self, part: Batch, microbatch: int) -> Tensor:
+        with tracer.during("forward"), tracer.span("F", microbatch=microbatch):
+            loss = self.model.loss(part)
+        with tracer.during("backward"), tracer.span("B", microbatch=microbatch):
+            loss.backward()
+        return loss.detach()
+
+
+class Staged:
+    """A pipeline; gradients are summed over the other axes after its last microbatch."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline, self.model = pipeline, pipeline.model
+
+    def accumulate(self, batch: Batch) -> Tensor:
+        loss = self.pipeline.accumulate(batch)
+        self.pipeline.sync()
+        return loss
+
+
+class Blend:
+    """A GPT split by every axis of ``mesh`` at once; a layout for ``minipar.ledger.compare`` and for training.
+
+    ``context`` is the method of context parallelism.
+    """
+
+    def __init__(self, engine: Engine, mesh: Mesh, context: str) -> None:
+        self.engine, self.mesh, self.context = engine, mesh, context
+        self.model = engine.model
+
+    def step(self, batch: Batch) -> Tensor:
+        """Forward and backward of the GLOBAL batch; leaves synced gradients, returns the global mean loss on every rank."""
+        own = context_parallel.cut(batch.rows_of(self.mesh["dp"]), self.mesh["cp"], self.context)
+        loss = self.engine.accumulate(own)
+        return comm.all_reduce(comm.all_reduce(loss, self.mesh["pp"]), self.mesh["dp", "cp"])
+
+
+def build(
+    config: GPTConfig,
+    mesh: Mesh,
+    model: GPT,
+    bucket_bytes: float = BUCKET_BYTES,
+    microbatches: int = 1,
+    schedule: str = "1f1b",
+    chunks: int | None = None,
+    sequence_parallel: bool = False,
+    context: str = "zigzag",
+) -> Blend:
+    """Split ``model``, a full copy that is the same on every rank, over ``mesh``; in place. Parameters keep their names.
+
+    ``microbatches`` is per rank and step. ``schedule`` and ``chunks`` (per rank) are the pipeline's, ``context`` is the method of
+    context parallelism, and ``bucket_bytes`` the size of a gradient bucket where there is no pipeline.
+    """
+    if microbatches < 1:
+        raise ValueError(f"microbatches={microbatches}: a step is at least one microbatch")
+    tensor_parallel.parallelize(model, mesh["tp"], sequence_parallel and mesh.sizes["tp"] > 1)
+    expert_parallel.parallelize(model, mesh, sequence_parallel and mesh.sizes["tp"] > 1)
+    context_parallel.parallelize(model, mesh["cp"], context)
+    for layer in expert_parallel.moe_layers(model):
+        layer.auxiliary_scale = 1 / microbatches
+    if mesh.sizes["pp"] == 1:
+        return Blend(Whole(model, mesh, microbatches, bucket_bytes), mesh, context)
+    plan = build_schedule(schedule, mesh.sizes["pp"], microbatches, chunks)
+    return Blend(Staged(Pipeline(model, plan, mesh)), mesh, context)
