@@ -51,11 +51,15 @@ for step in range(50):
     experts.push(step, load, [sum(load[2 * r : 2 * r + 2]) for r in range(4)], 0.01 * step, traffic)
 experts
 """
+CHART = """
+from course.views.charts import bars
+bars(["dp", "zero-3"], {"weights": [4e6, 1e6], "optimizer": [8e6, 2e6]}, unit="B", title="memory per rank", stacked=True)
+"""
 
 
 @pytest.fixture
 def pictures(lab, lab_page: LabPage) -> LabPage:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS)])
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS, CHART)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, lab.folder / "pictures.ipynb")
     lab_page.open("pictures.ipynb")
@@ -107,4 +111,10 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     pictures.screenshot("dark")
     page.locator(".mp-experts").first.scroll_into_view_if_needed()
     pictures.screenshot("dark-experts")
+    # plotly draws its own mime type, without a network and without a button that shares the chart
+    chart = page.locator(".js-plotly-plot").first
+    chart.scroll_into_view_if_needed()
+    assert chart.locator(".bars .point").count() == 4
+    assert page.locator(".js-plotly-plot [data-title*='Share'], .js-plotly-plot [data-title*='cloud']").count() == 0
+    pictures.screenshot("dark-chart")
     assert pictures.problems == []
