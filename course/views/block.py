@@ -12,10 +12,12 @@ from course.views.spans import (
     BUSY,
     COLUMNS,
     COUNT,
+    CRITICAL,
     END,
     LABEL,
     MICROBATCH,
     ROW,
+    STAGE,
     START,
     Label,
     Packer,
@@ -66,6 +68,13 @@ class Block:
     def thinned(self, limit: int, window: tuple[float, float] | None = None) -> np.ndarray:
         """The spans to send or print: about ``limit`` at most, most of them inside ``window`` (seconds from the start)."""
         return thin_around(self.spans, limit, window)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What else the picture uses, for the legend."""
+        pale = ["pale: later chunks of a rank"] if (self.spans[:, STAGE] >= self.ranks).any() else []
+        outlined = ["outlined: the critical path"] if (self.spans[:, CRITICAL] > 0).any() else []
+        return pale + outlined
 
     def header(self, kinds: list[Kind], spans: int) -> dict[str, Any]:
         """The block without its numbers, for the browser. ``kinds`` grows by those that this block needs."""

@@ -18,7 +18,7 @@ from course.views.table import Table
 from course.views.timeline_png import timeline_figure
 from minipar.trace import COMM, Timeline
 
-MOST_SPANS = 20_000  # more are merged: the screen has fewer pixels
+MOST_SPANS = 8_000  # more are merged: the screen has fewer pixels, and zooming in brings the detail
 MOST_LIVE_SPANS = 4_000
 
 
@@ -107,7 +107,8 @@ class TimelineView(CanvasView):
         limit = MOST_LIVE_SPANS if self._live else MOST_SPANS
         thinned = [block.thinned(limit, self._window) for block in blocks]
         headers = [block.header(kinds, len(spans)) for block, spans in zip(blocks, thinned, strict=True)]
-        header = {"blocks": headers, "kinds": [kind.state() for kind in kinds], "unit": self.unit}
+        header: dict[str, Any] = {"blocks": headers, "kinds": [kind.state() for kind in kinds], "unit": self.unit}
+        header["remarks"] = list(dict.fromkeys(remark for block in blocks for remark in block.remarks))
         return header, b"".join(to_bytes(spans) for spans in thinned)
 
     def table(self) -> Table:

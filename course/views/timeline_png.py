@@ -21,6 +21,7 @@ from minipar.trace import COMPUTE
 MOST_SPANS = 4000
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 MOST_TEXTS = 300
+LEGEND_COLUMNS = 5
 Strips = list[tuple[float, float]]  # (y, height) of each row
 
 
@@ -28,11 +29,11 @@ def timeline_figure(blocks: Sequence[Block], unit: str = "s") -> Figure:
     """The blocks one above the other on one time axis."""
     tops = [_strips(block) for block in blocks]
     heights = [bottom for _, bottom in tops]
-    inches = sum(heights) * 0.19 + 0.3 * len(blocks) + 0.85
+    inches = sum(heights) * 0.19 + 0.3 * len(blocks) + 0.48 + 0.17 * _legend_lines(blocks)
     figure = new_figure(inches)
     end = max((b.makespan for b in blocks), default=0.0) or 1.0
     scale, name = next(((s, n) for s, n in _SCALES if end >= s), _SCALES[-1]) if unit == "s" else (1.0, unit)
-    top = 1 - 0.42 / inches
+    top = 1 - (0.08 + 0.17 * _legend_lines(blocks)) / inches
     kinds: list[Kind] = []
     for i, (block, (strips, bottom)) in enumerate(zip(blocks, tops, strict=True)):
         height = bottom * 0.19 / inches
@@ -46,8 +47,14 @@ def timeline_figure(blocks: Sequence[Block], unit: str = "s") -> Figure:
         else:
             axes.set_xlabel(name, fontsize=9, color=SOFT, labelpad=1)
         top -= height
-    _legend(figure, kinds)
+    _legend(figure, kinds, list(dict.fromkeys(remark for block in blocks for remark in block.remarks)))
     return figure
+
+
+def _legend_lines(blocks: Sequence[Block]) -> int:
+    entries = {kind_of(label.name, label.lane) for block in blocks for label in block.labels}
+    remarks = {remark for block in blocks for remark in block.remarks}
+    return -(-(len(entries) + len(remarks)) // LEGEND_COLUMNS)
 
 
 def _title(block: Block, unit: str) -> str:
@@ -153,8 +160,9 @@ def _draw_text(axes: Axes, block: Block, spans: np.ndarray, kinds: list[Kind], s
     axes.add_collection(PolyCollection(boxes, facecolor=[p[4] for p in plates], zorder=3.5), autolim=False)
 
 
-def _legend(figure: Figure, kinds: list[Kind]) -> None:
+def _legend(figure: Figure, kinds: list[Kind], remarks: list[str]) -> None:
     patches = [Patch(facecolor=k.fill, edgecolor="#00000055", linewidth=0, hatch=_HATCH[k.hatch], label=k.label) for k in kinds]
+    patches += [Patch(facecolor="none", label=remark) for remark in remarks]
     if patches:
         figure.legend(
             handles=patches,
@@ -164,5 +172,5 @@ def _legend(figure: Figure, kinds: list[Kind]) -> None:
             columnspacing=1.4,
             loc="upper left",
             bbox_to_anchor=(0.068, 1.0),
-            ncols=min(6, len(patches)),
+            ncols=min(LEGEND_COLUMNS, len(patches)),
         )

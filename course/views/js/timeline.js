@@ -55,7 +55,8 @@ class TimelinePicture {
   }
 
   drawLegend() {
-    const key = JSON.stringify(this.kinds) + themeOf(this.root).dark;
+    const remarks = this.model.get("_header").remarks ?? [];
+    const key = JSON.stringify([this.kinds, remarks]) + themeOf(this.root).dark;
     if (key === this.legendKey) return;
     this.legendKey = key;
     this.legend.replaceChildren();
@@ -63,6 +64,7 @@ class TimelinePicture {
       const item = element("span", "mp-key", this.legend);
       item.append(swatch(kind.fill, kind.hatch, kind.ink), kind.label);
     }
+    for (const remark of remarks) element("span", "mp-remark", this.legend, remark);
   }
 
   // Everything that painting and hit-testing need to know about the current size, window and theme.
