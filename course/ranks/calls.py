@@ -93,7 +93,8 @@ class Calls:
         self._told = 0
 
     def reset(self) -> None:
-        """A fresh process group: every rank starts at zero."""
+        """A fresh process group: every rank starts at zero. For the main thread, which an interrupt may have torn out of a call."""
+        self.depth.value = 0
         self._channels = {}
         self._waits = []
         self._labels = self._told = 0

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ class Guard(threading.Thread):
     def __init__(self, sock: socket.socket, flush: Callable[[], bool], answer: Callable[[], dict[str, Any]]) -> None:
         super().__init__(name="minipar-guard", daemon=True)
         self._sock, self._flush, self._answer = sock, flush, answer
+        self._reader = wire.Reader(sock)
         self._zygote = os.getppid()
 
     def run(self) -> None:
@@ -41,10 +43,12 @@ class Guard(threading.Thread):
                 busy = self._flush()
             except OSError:  # nobody reads any more
                 leave()
+            except Exception:  # something traced cannot be sent: say so, and stay on guard
+                traceback.print_exc()
 
     def _reply(self) -> None:
         try:
-            frame = wire.receive(self._sock)
+            frame = self._reader.receive()
             wire.send(self._sock, wire.ANSWER, {"ask": frame.meta, **self._answer()})
         except (EOFError, OSError):
             leave()

@@ -115,7 +115,11 @@ class Channel:
             self._hub.watch(self._sock, events, self._ready)
 
     def send(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
-        pieces = [memoryview(piece) for piece in wire.pack(kind, meta, body)]
+        self.send_packed(wire.pack(kind, meta, body))
+
+    def send_packed(self, frame: list[bytes | memoryview]) -> None:
+        """A frame that goes to several ranks is packed only once."""
+        pieces = [memoryview(piece) for piece in frame]
         with self._lock:
             waiting = bool(self._backlog)
             self._backlog.extend(pieces)
@@ -180,6 +184,9 @@ class Pipe:
     def _listen(self) -> None:
         if not self.closed:
             self._hub.watch(self._fd, selectors.EVENT_READ, self.drain)
+
+    def fileno(self) -> int:
+        return self._fd
 
     def drain(self) -> None:
         """Reader thread only: take in all that has arrived."""

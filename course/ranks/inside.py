@@ -22,6 +22,8 @@ from course.ranks.report import Failure, failure
 from course.ranks.slots import IDLE, RUNNING, Slots
 from minipar.trace import now, tracer
 
+_libc = ctypes.CDLL(None)
+
 
 class Interrupt(KeyboardInterrupt):
     """Raised in the user's function when the kernel is interrupted or the run is stopped."""
@@ -53,10 +55,11 @@ class Rank:
             self._first_time(order)
         try:
             info = self._join_group(order, hardware)
-            wire.send(self.messages, wire.READY, {"info": info, "failure": None})
+            ready: dict[str, Any] = {"info": info, "failure": None}
         except Exception as error:
-            wire.send(self.messages, wire.READY, {"info": {}, "failure": failure(self.rank, "raised", error)})
+            ready = {"info": {}, "failure": failure(self.rank, "raised", error)}
         self.slots.write(self.rank, IDLE)
+        self._tell(wire.READY, ready)
 
     def _first_time(self, order: dict[str, Any]) -> None:
         import torch
@@ -102,7 +105,7 @@ class Rank:
         with self.calls.unseen():
             if dist.is_initialized():
                 dist.destroy_process_group()
-        wire.send(self.messages, wire.LEFT, None)
+        self._tell(wire.LEFT, None)
 
     # ---- running a function
 
@@ -120,8 +123,11 @@ class Rank:
         _flush_prints()
         self.flush()
         done = {"run": self.run_id, "failure": fault, "tally": self.calls.tally(), "joined": _is_joined()}
+        self._tell(wire.DONE, done, result)
+
+    def _tell(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
         with self.sending:
-            wire.send(self.messages, wire.DONE, done, result)
+            wire.send(self.messages, kind, meta, body)
 
     def _call(self, body: bytes) -> tuple[Failure | None, bytes | memoryview]:
         """Run the function; a failure or its pickled result. An interrupt is only let in between the two marks."""
@@ -137,14 +143,16 @@ class Rank:
                 return None, wire.dumps(result)
             finally:
                 self.running = False
-        except Interrupt as stop:
-            return failure(self.rank, "interrupted", stop), b""
-        except SystemExit as leaving:
-            if not leaving.code:
-                return None, wire.dumps(None)
-            return failure(self.rank, "exit", leaving), b""
         except BaseException as error:
-            return failure(self.rank, kind, error, self.calls.failed_in), b""
+            self.running = False  # an interrupt may have come just before the line above
+            return self._outcome(kind, error), wire.dumps(None)
+
+    def _outcome(self, kind: str, error: BaseException) -> Failure | None:
+        if isinstance(error, Interrupt):
+            return failure(self.rank, "interrupted", error)
+        if isinstance(error, SystemExit):
+            return failure(self.rank, "exit", error) if error.code else None
+        return failure(self.rank, kind, error, self.calls.failed_in)
 
     def _on_interrupt(self, *_: object) -> None:
         if self.running:
@@ -176,9 +184,10 @@ def main(messages: socket.socket, guard: socket.socket) -> NoReturn:
     global _rank
     _open_prints()
     _rank = rank = Rank(messages, guard)
+    reader = wire.Reader(messages)
     while True:
         try:
-            frame = wire.receive(messages)
+            frame = reader.receive()
             if frame.kind == wire.JOIN:
                 rank.join(frame.meta, frame.body)
             elif frame.kind == wire.LEAVE:
@@ -250,4 +259,4 @@ def _flush_text() -> None:
 def _flush_prints() -> None:
     """Everything printed so far, by C code too, is in the pipes."""
     _flush_text()
-    ctypes.CDLL(None).fflush(None)
+    _libc.fflush(None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import shutil
 import signal
 import sys
@@ -139,8 +140,9 @@ class Pool:
         order = {"run": run.number, "path": sys.path[:], "cwd": _cwd()}
         for m in self.members:
             m.finished, m.failure = False, None
+        frame = wire.pack(wire.RUN, order, body)
         for m in self.members:
-            m.messages.send(wire.RUN, order, body)
+            m.messages.send_packed(frame)
 
     def interrupt(self, run: Run, why: str) -> None:
         self.hub.post(lambda: self.trouble(run, Trouble(why)))
@@ -209,7 +211,6 @@ class Pool:
         run = self.run
         if run is None or run.number != frame.meta["run"]:
             return
-        m.drain_prints()
         if frame.meta["tally"] is not None:
             m.tally = frame.meta["tally"]
         m.failure, m.joined = frame.meta["failure"], frame.meta["joined"]
@@ -222,7 +223,17 @@ class Pool:
         elif all(other.finished for other in self.members) and not self.busy_until_recovered:
             self._all_returned(run)
 
+    def drain_prints(self) -> None:
+        """What a rank printed was in its pipe before it said that it is done."""
+        pipes = {p.fileno(): p for m in self.members for p in m.pipes if not p.closed}
+        poll = select.poll()
+        for fd in pipes:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0):
+            pipes[fd].drain()
+
     def _all_returned(self, run: Run) -> None:
+        self.drain_prints()
         tallies = {m.rank: m.tally for m in self.members}
         lines = watchdog.out_of_step(tallies)
         if lines:

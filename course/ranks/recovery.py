@@ -32,7 +32,13 @@ LEAVE_LIMIT = 0.7  # seconds to give up a process group
 def start(pool: Pool, ranks: Iterable[int]) -> None:
     """Fork ``ranks`` and have all of the pool join a new process group. Blocks until they are ready."""
     fresh = {rank: Member(pool, rank) for rank in ranks}
-    pids = pool.server.fork([m.fds for m in fresh.values()])
+    try:
+        pids = pool.server.fork([m.fds for m in fresh.values()])
+    except BaseException:
+        for m in fresh.values():
+            m.close_theirs()
+            pool.hub.post(m.close)
+        raise
     for m, pid in zip(fresh.values(), pids, strict=True):
         m.forked(pid)
     with pool.changed:
@@ -85,6 +91,7 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
     how = {"stopped": "stopped", "interrupted": "stopped", "left": "returned"}.get(trouble.kind, "failed")
 
     def end() -> None:
+        pool.drain_prints()
         with pool.changed:
             pool.run = None if pool.run is run else pool.run
             pool.busy_until_recovered = False

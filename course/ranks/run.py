@@ -63,6 +63,7 @@ class Run:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end, at most ``seconds``; whether it came. What the ranks print appears meanwhile."""
+        self._refuse_in_reader()
         deadline = None if seconds is None else now() + seconds
         while True:
             with self._changed:
@@ -89,6 +90,7 @@ class Run:
 
     def stop(self) -> None:
         """End the run on all ranks; returns when they are idle. Where Python code ran, its variables survive."""
+        self._refuse_in_reader()
         self._pool.interrupt(self, "stopped")
         with self._changed:
             self._changed.wait_for(lambda: self.done, 60)
@@ -114,6 +116,10 @@ class Run:
     def __repr__(self) -> str:
         state = "running" if not self.done else "failed" if self.error is not None else "done"
         return f"<Run {self.number} of {self.name} on {self.ranks} ranks: {state}>"
+
+    def _refuse_in_reader(self) -> None:
+        if self._pool.hub.is_current_thread:
+            raise RuntimeError("a subscriber cannot wait for its own run: hand the work to another thread and return")
 
     # ---- for the pool
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
@@ -62,7 +62,13 @@ class ForkServer:
             self._waiting[number] = Future()
             tickets.append(self._waiting[number])
             self._send({"do": "fork", "ticket": number}, fds)
-        return [ticket.result(timeout=30) for ticket in tickets]
+        try:
+            return [ticket.result(timeout=30) for ticket in tickets]
+        except BaseException:  # an interrupt too: nobody will ask for those that were or will be forked
+            for ticket in tickets:
+                if not ticket.cancel() and ticket.exception() is None:
+                    self.signal([ticket.result()], signal.SIGKILL)
+            raise
 
     def when_dead(self, pid: int, callback: Callable[[int], None]) -> None:
         """``callback`` gets the exit code of ``pid``, at once if it is dead already."""
@@ -108,10 +114,12 @@ class ForkServer:
         if event == "up":
             self._up.set_result(None)
         elif event == "forked":
-            self._waiting.pop(message["ticket"]).set_result(message["pid"])
+            self._hand_over(self._waiting.pop(message["ticket"]), message["pid"])
         elif event == "failed":
             why = f"the system refused to start another rank ({message['why']}); close other programs or use fewer ranks"
-            self._waiting.pop(message["ticket"]).set_exception(RuntimeError(why))
+            ticket = self._waiting.pop(message["ticket"])
+            if not ticket.cancelled():
+                ticket.set_exception(RuntimeError(why))
         elif event == "died":
             callback = self._on_death.pop(message["pid"], None)
             if callback is None:
@@ -121,6 +129,12 @@ class ForkServer:
         elif event == "interrupt":
             for stop in list(self.on_interrupt):
                 stop()
+
+    def _hand_over(self, ticket: Future[int], pid: int) -> None:
+        try:
+            ticket.set_result(pid)
+        except InvalidStateError:  # cancelled
+            self.signal([pid], signal.SIGKILL)
 
     def _ended(self) -> None:
         """The fork server is gone, and with it its ranks; the next pool starts another one."""
@@ -134,7 +148,8 @@ class ForkServer:
         if not self._up.done():
             self._up.set_exception(gone)
         for ticket in self._waiting.values():
-            ticket.set_exception(gone)
+            if not ticket.cancelled():
+                ticket.set_exception(gone)
         self._waiting.clear()
         for callback in list(self._on_death.values()):
             callback(-signal.SIGKILL)

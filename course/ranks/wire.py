@@ -11,6 +11,7 @@ import pickle
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, NamedTuple
@@ -37,7 +38,9 @@ def pack(kind: int, meta: Any, body: bytes | memoryview = b"") -> list[bytes | m
     """The pieces of a frame, to be sent one after the other."""
     small = pickle.dumps(meta, protocol=5)
     head = HEADER.pack(kind, len(small), len(body)) + small
-    return [head, body] if len(body) else [head]
+    if len(body) < 65536:
+        return [head + bytes(body)]
+    return [head, body]
 
 
 class Frames:
@@ -72,22 +75,22 @@ def send(sock: socket.socket, kind: int, meta: Any, body: bytes | memoryview = b
         sock.sendall(piece)
 
 
-def receive(sock: socket.socket) -> Frame:
-    """Block until a whole frame is there. ``EOFError`` when the other side is gone."""
-    kind, small, large = HEADER.unpack(_exactly(sock, HEADER.size))
-    meta = pickle.loads(_exactly(sock, small))
-    return Frame(kind, meta, _exactly(sock, large) if large else b"")
+class Reader:
+    """Takes frames from a socket that nobody else reads; a small one costs a single system call."""
 
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._frames = Frames()
+        self._ready: deque[Frame] = deque()
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = sock.recv_into(view)
-        if not got:
-            raise EOFError("the other side closed the socket")
-        view = view[got:]
-    return data  # type: ignore[return-value]  # a bytearray does for unpickling, and is not copied
+    def receive(self) -> Frame:
+        """Block until a whole frame is there. ``EOFError`` when the other side is gone."""
+        while not self._ready:
+            data = self._sock.recv(1 << 20)
+            if not data:
+                raise EOFError("the other side closed the socket")
+            self._ready += self._frames.feed(data)
+        return self._ready.popleft()
 
 
 class _Pickler(cloudpickle.Pickler):
