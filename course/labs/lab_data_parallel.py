@@ -20,7 +20,7 @@ class DataParallelLab(Lab):
 
     def controls(self) -> dict[str, Control]:
         return {
-            "bucket": Steps("bucket MB", (0.5, 1, 2, 4, 8, 16, 32), 2, "a bucket leaves once it holds this much gradient"),
+            "bucket": Steps("bucket MB", (1, 2, 3, 4, 8, 16), 2, "a bucket leaves once it holds this much gradient"),
             "layers": Slider("layers", 2, 16, 8),
             "ranks": Slider("ranks", 2, 8, 4),
             "tokens": Steps("tokens", (1024, 2048, 4096, 8192, 16384, 32768), 8192, "tokens that each rank works on in one step"),

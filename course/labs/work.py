@@ -16,7 +16,7 @@ from minipar.collectives import ALL_REDUCE
 from minipar.data import Batch
 from minipar.data_parallel import Buckets
 from minipar.model import loss_sum
-from minipar.trace import now, tracer
+from minipar.trace import Span, now, tracer
 
 STEPS = 6
 PAUSE = 0.15  # seconds of work before each all-reduce
@@ -95,19 +95,16 @@ def forward_flops(tokens: int) -> float:
     return 2.0 * LAYER * LAYER * tokens
 
 
-def data_parallel_step(layers: int, bucket_bytes: float, tokens: int) -> float:
-    """On each rank: one step of a chain of layers, gradients summed in buckets while backward runs. Returns a gradient's sum."""
+def data_parallel_step(layers: int, bucket_bytes: float, tokens: int) -> list[Span]:
+    """On each rank: one step of a chain of layers, gradients summed in buckets while backward runs; what was done when."""
     mesh = Mesh(dp=torch.distributed.get_world_size())
-    chain = [PacedLayer(i, tokens) for i in range(layers)]
-    model = torch.nn.Sequential(*chain)
+    model = torch.nn.Sequential(*(PacedLayer(i, tokens) for i in range(layers)))
     buckets = Buckets(model, mesh, bucket_bytes)
     x = torch.full((4, LAYER), 1.0 + mesh["dp"].rank)
     comm.barrier(mesh["dp"])
-    with buckets.gather(), tracer.during("backward"):
+    with tracer.watch() as spans, buckets.gather(), tracer.during("backward"):
         model(x).sum().backward()
-    gradient = chain[0].weight.grad
-    assert gradient is not None
-    return float(gradient.sum())
+    return spans
 
 
 BY_TOKENS, BY_RANKS = "by tokens", "mean of means"

@@ -82,7 +82,7 @@ def is_of_good_size(notebook: NotebookNode) -> Iterator[str]:
 
 def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
     predictions = [
-        n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and re.search(r"\bpredict\(", cell.source)
+        n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and re.search(r"(?<![.\w])predict\(", cell.source)
     ]
     if not PREDICTIONS[0] <= len(predictions) <= PREDICTIONS[1]:
         yield f"{len(predictions)} cells ask for a prediction, not {PREDICTIONS[0]} to {PREDICTIONS[1]}"

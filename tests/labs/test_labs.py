@@ -1,0 +1,146 @@
+"""Every lab predicts, refuses, runs and shows a finished picture where there is no browser."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from course import labs
+from course.labs import pool
+from course.labs.base import Lab
+from course.labs.go import Go
+from course.labs.slow_motion import restored, slowed
+from minipar.hardware import PRESETS
+from minipar.trace import COMM, Span, Timeline
+
+SMALL: dict[str, dict[str, Any]] = {  # settings that run quickly
+    "ranks": {"ranks": 3, "which": 1, "when": 1, "what": "raises an error"},
+    "collectives": {"ranks": 3, "mb": 0.1},
+    "averaging": {"ranks": 2, "skew": 3},
+    "data_parallel": {"ranks": 3, "layers": 3},
+}
+MAKERS: list[tuple[str, Callable[..., Lab]]] = [(name, getattr(labs, name)) for name in SMALL]
+EVERY = pytest.mark.parametrize(("name", "make"), MAKERS, ids=list(SMALL))
+
+
+@pytest.fixture(autouse=True)
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MINIPAR_ATTENDED", "0")
+    yield
+    pool.close()
+
+
+def test_every_lab_is_tried_here() -> None:
+    assert {name for name in vars(labs) if not name.startswith("_") and callable(getattr(labs, name)) and name != "Any"} >= set(
+        SMALL
+    )
+
+
+@EVERY
+def test_a_lab_is_a_finished_picture_and_a_table_without_a_browser(name: str, make: Callable[..., Lab]) -> None:
+    lab = make(**SMALL[name])
+    data, _ = lab._repr_mimebundle_()
+    assert set(data) == {"image/png", "text/plain"}
+    assert lab.title in data["text/plain"]
+    assert lab.said.splitlines()[0] in data["text/plain"]
+    picture = Image.open(io.BytesIO(lab.png()))
+    assert picture.width > 900
+    assert len(lab.png()) < 100_000
+    how = {source for _, _, source in lab.figures.found.values() if source}
+    assert how
+    assert how <= {"counted", "measured", "paced"}
+
+
+@EVERY
+def test_a_prediction_takes_away_what_was_found_for_other_values(name: str, make: Callable[..., Lab]) -> None:
+    lab = make(**SMALL[name])
+    assert lab.figures.found
+    lab._predict({**lab.values, "ranks": 4})
+    assert lab.figures.predicted
+    assert not lab.figures.found
+
+
+@EVERY
+def test_an_unknown_setting_is_refused_with_those_there_are(name: str, make: Callable[..., Lab]) -> None:
+    with pytest.raises(TypeError, match=r"no setting 'speed'; it has .*ranks"):
+        make(speed=3)
+
+
+def test_impossible_settings_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="3 ranks are numbered 0 to 2; there is no rank 5"):
+        labs.ranks(ranks=3, which=5)
+    with pytest.raises(ValueError, match="powers of two, and 6 is none"):
+        labs.collectives(ranks=6, algorithm="recursive doubling")
+
+
+def test_collectives_count_the_bytes_that_theory_predicts() -> None:
+    lab = labs.collectives(ranks=3, mb=0.01, algorithm="naive")
+    for name in ("sent by the busiest rank", "over the busiest link"):
+        assert lab.figures.found[name] == (*lab.figures.predicted[name], "counted")
+    assert lab.figures.found["sent by the busiest rank"][0] == 2 * 0.01e6
+
+
+def test_data_parallel_sends_as_many_buckets_as_theory_predicts() -> None:
+    lab = labs.data_parallel(ranks=2, layers=5, bucket=2)
+    for name in ("all-reduces", "sent by each rank"):
+        assert lab.figures.found[name][0] == lab.figures.predicted[name][0]
+    assert lab.figures.found["all-reduces"][0] == 3  # 2, 2 and 1 layer
+
+
+def test_averaging_by_tokens_learns_what_one_process_learns_and_by_ranks_does_not() -> None:
+    right = labs.averaging(ranks=2, skew=4, how="by tokens").figures.found["gradient differs from one process"][0]
+    wrong = labs.averaging(ranks=2, skew=4, how="mean of means").figures.found["gradient differs from one process"][0]
+    assert right < 1e-12
+    assert wrong > 0.01
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [("is killed", "RankDied"), ("skips its all-reduce", "RanksStuck"), ("loops for ever", "RanksTimeout")],
+)
+def test_each_mishap_ends_in_the_error_that_the_lab_foretells(what: str, told: str) -> None:
+    lab = labs.ranks(ranks=3, which=1, when=1, what=what)
+    assert lab.figures.predicted["the notebook shows"][0] == lab.figures.found["the notebook shows"][0] == told
+    finished = "all-reduces that all ranks finished"
+    assert lab.figures.found[finished][0] == lab.figures.predicted[finished][0]
+
+
+def test_a_cancelled_run_leaves_idle_ranks() -> None:
+    from course.labs.driver import Cancelled
+
+    asked = iter([False, False, True, True])
+    with pytest.raises(Cancelled):
+        Go(lambda: next(asked))(2, sleeps)
+    with pool.borrowed(2) as ranks:
+        assert [s.state for s in ranks.states()] == ["idle", "idle"]
+
+
+def sleeps() -> None:
+    import time
+
+    time.sleep(30)
+
+
+def test_slow_motion_multiplies_every_duration_and_is_taken_out_again() -> None:
+    fast = PRESETS["h100-nvlink-ib"]
+    slow = slowed(fast, 1000)
+    assert slow.collective_seconds("all_reduce", 1e6, range(4)) == pytest.approx(
+        1000 * fast.collective_seconds("all_reduce", 1e6, range(4))
+    )
+    assert slow.device.seconds(1e9, 1e6) == pytest.approx(1000 * fast.device.seconds(1e9, 1e6))
+    run = Timeline([Span(0, COMM, "send", 1.0, 3.0), Span(0, COMM, "barrier", 3.0, 4.0)], 1)
+    back = restored(run, 1000, lambda s: s.name != "barrier", fast)
+    assert [(s.name, s.seconds) for s in back.spans] == [("send", pytest.approx(0.002))]
+    assert back.source == "paced"
+
+
+def test_ranks_load_no_view_for_a_lab() -> None:
+    from course import Ranks
+    from course.labs.work import all_reduce_once
+
+    with Ranks(1) as ranks:
+        ranks.run(all_reduce_once, "ring", 10)
+        assert ranks.run(lambda: [name for name in ("matplotlib", "anywidget", "course.views") if name in sys.modules]) == [[]]

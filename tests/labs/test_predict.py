@@ -1,0 +1,46 @@
+"""Without a browser a prediction takes its default guess, runs at once, and shows guess, theory and measurement together."""
+
+import pytest
+
+from course.predict import predict
+
+
+@pytest.fixture(autouse=True)
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIPAR_ATTENDED", "0")
+
+
+def test_the_default_guess_is_taken_and_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("input() was called"))
+    asked = predict("Idle share?", run=lambda: 0.76, theory=lambda: 0.75, unit="share", guess=0.25)
+    text = str(asked.table())
+    assert all(part in text for part in ("25.0 %", "75.0 %", "predicted", "76.0 %", "measured"))
+    data, _ = asked._repr_mimebundle_()
+    assert set(data) == {"text/plain", "image/png"}
+
+
+def test_words_are_answers_too_and_a_story_can_follow() -> None:
+    asked = predict("Who?", run=lambda: ("rank 2", "it said so"), theory="rank 2", choices=("rank 1", "rank 2"), because="Why.")
+    assert (asked.guess, asked.found) == ("rank 1", "rank 2")
+    assert asked._repr_mimebundle_()[0]["text/plain"].endswith("Why.\nit said so")
+
+
+def test_an_error_in_the_run_fails_the_cell() -> None:
+    with pytest.raises(ZeroDivisionError):
+        predict("Idle share?", run=lambda: 1 / 0, theory=0.75)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, False), ({"JPY_SESSION_NAME": "a.ipynb"}, True), ({"JPY_SESSION_NAME": "a.ipynb", "MINIPAR_ATTENDED": "0"}, False)],
+)
+def test_somebody_is_there_only_before_a_front_end(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool
+) -> None:
+    from course import attended
+
+    for name in ("MINIPAR_ATTENDED", *attended._FRONT_ENDS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert attended.attended() is expected
