@@ -32,7 +32,8 @@ lint: setup-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 bench: setup-test
-	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for name in $(basename $(notdir $(wildcard tests/benchmarks/bench_*.py))); do echo "== $$name"; \
+	  $(BIN)/python -m tests.benchmarks.$$name || exit 1; done
 
 setup: $(VENV)/lab.stamp
 setup-test: $(VENV)/test.stamp
