@@ -24,11 +24,13 @@ from minipar.comm.calls import (
     reduce_scatter,
     send,
 )
+from minipar.comm.kinds import KindError, strict
 from minipar.comm.pending import Monitor, Pending, set_monitor, wire_bytes
 from minipar.mesh import world
 from minipar.pacing import pace
 
 __all__ = [
+    "KindError",
     "Monitor",
     "Pending",
     "all_gather",
@@ -50,6 +52,7 @@ __all__ = [
     "reduce_scatter",
     "send",
     "set_monitor",
+    "strict",
     "twins",
     "wire_bytes",
     "world",

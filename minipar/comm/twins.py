@@ -27,26 +27,31 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from minipar.comm import calls
+from minipar.comm.kinds import ENTERED, KINDS, PARTIAL, REPLICATED, SHARDED, twin
 from minipar.mesh import Axis
 
 Context = Any
 
 
+@twin((REPLICATED,), ENTERED)
 def copy(x: torch.Tensor, axis: Axis) -> torch.Tensor:
     """``x`` as it is; its gradient is summed over the axis."""
     return _Copy.apply(x, axis)
 
 
+@twin((PARTIAL, SHARDED), REPLICATED)
 def reduce(x: torch.Tensor, axis: Axis) -> torch.Tensor:
     """The sum of ``x`` over the axis; the gradient passes as it is."""
     return _Reduce.apply(x, axis)
 
 
+@twin((SHARDED,), REPLICATED)
 def gather(x: torch.Tensor, axis: Axis, dim: int = 0) -> torch.Tensor:
     """The pieces of all ranks joined along ``dim``, for work that every rank repeats."""
     return _Gather.apply(x, axis, dim)
 
 
+@twin((REPLICATED,), SHARDED)
 def split(x: torch.Tensor, axis: Axis, dim: int = 0) -> torch.Tensor:
     """This rank's equal piece of a replicated ``x`` along ``dim``."""
     if x.shape[dim] % axis.size:
@@ -54,16 +59,19 @@ def split(x: torch.Tensor, axis: Axis, dim: int = 0) -> torch.Tensor:
     return _Split.apply(x, axis, dim)
 
 
+@twin((SHARDED,), ENTERED)
 def gather_for_sharded(x: torch.Tensor, axis: Axis, dim: int = 0) -> torch.Tensor:
     """The pieces of all ranks joined along ``dim``, for work in which each rank does its part."""
     return _GatherForSharded.apply(x, axis, dim)
 
 
+@twin((PARTIAL, SHARDED), SHARDED)
 def reduce_scatter(x: torch.Tensor, axis: Axis, dim: int = 0) -> torch.Tensor:
     """This rank's piece along ``dim`` of the sum of ``x`` over the axis."""
     return _ReduceScatter.apply(x, axis, dim)
 
 
+@twin((SHARDED, ENTERED), SHARDED)
 def all_to_all(
     x: torch.Tensor, axis: Axis, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None
 ) -> torch.Tensor:
@@ -71,6 +79,7 @@ def all_to_all(
     return _AllToAll.apply(x, axis, send_counts, recv_counts)
 
 
+@twin(KINDS, ENTERED)
 def broadcast(x: torch.Tensor, axis: Axis, src: int = 0) -> torch.Tensor:
     """``x`` of rank ``src`` on every rank; the gradients of all are summed there, and are zero elsewhere."""
     return _Broadcast.apply(x, axis, src)

@@ -72,7 +72,8 @@ class _RingAttention(torch.autograd.Function):
             arriving = ring.pass_on(held) if step < ring.size - 1 else None
             pieces = held.chunk(chunks, 3)
             for i, j, masked in ring.layout.pairs(ring.station, ring.source(step), causal):
-                parts[i] = merge(parts[i], attend(queries[i], *pieces[j], masked))
+                keys, values = pieces[j]
+                parts[i] = merge(parts[i], attend(queries[i], keys, values, masked))
             if arriving:
                 held = arriving.wait()[0]
         done = [part for part in parts if part is not None]  # every chunk has met its own keys at step 0
