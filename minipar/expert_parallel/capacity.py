@@ -1,8 +1,8 @@
 """Capacity: how many copies an expert may take, and which it turns away.
 
-One rule here: ``capacity = ceil(factor * tokens * k / experts)``, in exact arithmetic, as in Megatron-LM and DeepSpeed. Systems differ
-(for 10 tokens, 4 experts, k = 2 and factor 1.25 the exact value is 6.25; these two take 7, Megablocks and Tutel 6), so the same
-factor may drop other tokens elsewhere.
+One rule here: ``capacity = ceil(factor * tokens * k / experts)``, in exact arithmetic, as in Megatron-LM and DeepSpeed. Systems
+differ (for 10 tokens, 4 experts, k = 2 and factor 1.25 the exact value is 6.25; these two take 7, Megablocks and Tutel 6), so the
+same factor may drop other tokens elsewhere.
 
 Copies queue up at their expert and those beyond its capacity are dropped: the token goes on through the residual connection, with
 the weights of its other experts as they were.
@@ -12,7 +12,8 @@ the weights of its other experts as they were.
 
     scope "global"     one queue for the whole batch: what is dropped does not depend on the number of ranks that share it by rows
                        (nor, by score and without ties, on how they share it)
-    scope "rank"       each rank has queues for its own tokens, as most systems do: no communication, but other drops with other ranks
+    scope "rank"       each rank has queues for its own tokens, as most systems do: nothing to communicate, but what is dropped
+                       changes with the number of ranks
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from minipar.mesh import Axis
 
 
 def capacity(tokens: int, experts: int, k: int, factor: float) -> int:
-    """Copies that one expert may take: ``ceil(factor * tokens * k / experts)``, the factor read as the decimal it was written as."""
+    """Copies that one expert may take: ``ceil(factor * tokens * k / experts)``, the factor read as the decimal it is written as."""
     if not factor > 0:
         raise ValueError(f"a capacity factor of {factor} leaves no expert any room: give one above 0, or None for dropless")
     return math.ceil(Fraction(str(factor)) * tokens * k / experts)

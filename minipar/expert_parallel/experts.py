@@ -1,7 +1,8 @@
 """The experts: as many gated MLPs as there are experts, each over its own rows and no others.
 
-Rows of one expert lie together, so every expert is one plain matrix product over its slice: a *grouped* matmul, with no padding up
-to a capacity and no work for an expert without a row.
+Rows of one expert lie together, so every expert is a few plain matrix products over its slice: *grouped* matmuls, with no padding
+up to a capacity and no work for an expert without a row. One expert goes from its rows to its outputs before the next one starts,
+so that what it computes in between is still in the cache when it is needed.
 """
 
 from __future__ import annotations
@@ -17,49 +18,12 @@ from minipar import pacing
 from minipar.trace import tracer
 
 
-def grouped_matmul(x: Tensor, w: Tensor, counts: list[int]) -> Tensor:
-    """``[rows, in]`` times ``[groups, in, out]`` to ``[rows, out]``: the first ``counts[0]`` rows by ``w[0]``, and so on.
-
-    Takes its modelled time where the rank is paced.
-    """
-    if x.shape[1] != w.shape[1] or len(counts) != w.shape[0] or sum(counts) != x.shape[0]:
-        raise ValueError(f"cannot multiply rows {list(x.shape)} in groups of {counts} by weights {list(w.shape)}")
-    return _GroupedMatmul.apply(x, w, counts)
-
-
-class _GroupedMatmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, counts: list[int]) -> Tensor:
-        ctx.save_for_backward(x, w)
-        ctx.counts = counts
-        out = x.new_empty(x.shape[0], w.shape[2])
-        with tracer.span("experts"), pacing.compute(flops=2 * x.numel() * w.shape[2]):
-            for i, (xs, ys) in enumerate(zip(x.split(counts), out.split(counts), strict=True)):
-                if len(xs):
-                    torch.mm(xs, w[i], out=ys)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, w = ctx.saved_tensors
-        x_grad, w_grad = torch.empty_like(x), torch.empty_like(w)
-        pieces = (t.split(ctx.counts) for t in (x, grad.contiguous(), x_grad))
-        with tracer.span("experts"), pacing.compute(flops=4 * x.numel() * w.shape[2]):
-            for i, (xs, gs, x_grads) in enumerate(zip(*pieces, strict=True)):
-                if len(xs):
-                    torch.mm(gs, w[i].T, out=x_grads)
-                    torch.mm(xs.T, gs, out=w_grad[i])
-                else:
-                    w_grad[i].zero_()  # an expert without a row has a gradient all the same, or a sync would wait for it
-        return x_grad, w_grad, None
-
-
 class Experts(nn.Module):
-    """``silu(x gate) * (x up)``, then ``down``, for each expert (Shazeer 2020, "GLU variants").
+    """``(silu(x gate) * (x up)) down`` for each expert (SwiGLU; Shazeer 2020).
 
-    Rows ``[rows, width]``, those of one expert together, to the same shape. The weights are ``[experts, width, ffn]`` and
-    ``[experts, ffn, width]``: a rank holds some of the experts, or (tensor parallel inside) a part of every expert's ``ffn``.
+    Rows ``[rows, width]``, those of one expert together, to the same shape; ``counts`` says how many rows each expert has. The
+    weights are ``[experts, width, ffn]`` and ``[experts, ffn, width]``: a rank holds some of the experts, or (tensor parallel
+    inside) a part of every expert's ``ffn``. Takes its modelled time where the rank is paced.
     """
 
     def __init__(self, experts: int, width: int, ffn: int) -> None:
@@ -69,5 +33,42 @@ class Experts(nn.Module):
         self.down = nn.Parameter(0.02 * torch.randn(experts, ffn, width))
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
-        hidden = F.silu(grouped_matmul(rows, self.gate, counts)) * grouped_matmul(rows, self.up, counts)  # [rows, ffn]
-        return grouped_matmul(hidden, self.down, counts)
+        experts, width, _ = self.gate.shape
+        if rows.shape[1] != width or len(counts) != experts or sum(counts) != len(rows):
+            raise ValueError(f"{experts} experts of width {width} cannot take rows {list(rows.shape)} in groups of {counts}")
+        return _GroupedMLP.apply(rows, self.gate, self.up, self.down, counts, torch.is_grad_enabled())
+
+
+class _GroupedMLP(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: list[int], training: bool) -> Tensor:
+        out = torch.empty_like(x)
+        hidden = []  # what the backward needs: each expert's two products before the activation
+        with tracer.span("experts"), pacing.compute(flops=6 * len(x) * gate[0].numel()):
+            for e, (xs, ys) in enumerate(zip(x.split(counts), out.split(counts), strict=True)):
+                g, u = xs @ gate[e], xs @ up[e]  # [rows of e, ffn]
+                torch.mm(F.silu(g).mul_(u), down[e], out=ys)
+                if training:
+                    hidden += [g, u]
+        if training:
+            ctx.counts = counts
+            ctx.save_for_backward(x, gate, up, down, *hidden)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gate, up, down, *hidden = ctx.saved_tensors
+        x_grad, gate_grad, up_grad, down_grad = (torch.empty_like(t) for t in (x, gate, up, down))
+        pieces = zip(*(t.split(ctx.counts) for t in (x, grad.contiguous(), x_grad)), hidden[::2], hidden[1::2], strict=True)
+        with tracer.span("experts"), pacing.compute(flops=12 * len(x) * gate[0].numel()):
+            for e, (xs, ys, x_out, g, u) in enumerate(pieces):  # without a row the products are zeros: a gradient all the same
+                s = F.silu(g)
+                torch.mm((s * u).T, ys, out=down_grad[e])
+                h = ys @ down[e].T  # gradient of the product silu(g) * u, [rows of e, ffn]
+                g_grad = torch.ops.aten.silu_backward(h * u, g)
+                u_grad = h.mul_(s)
+                torch.mm(xs.T, g_grad, out=gate_grad[e])
+                torch.mm(xs.T, u_grad, out=up_grad[e])
+                torch.mm(g_grad, gate[e].T, out=x_out).addmm_(u_grad, up[e].T)
+        return x_grad, gate_grad, up_grad, down_grad, None, None

@@ -1,0 +1,146 @@
+"""A small training run whose router collapses when nothing holds it: a setting to watch imbalance, and remedies, in.
+
+Real text, with a skew: a share of every batch's rows comes from one short passage, as boilerplate does in real corpora. The experts
+that serve it get ever better at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from minipar import comm, data
+from minipar.data import Batch
+from minipar.expert_parallel.balance import Load, Trace
+from minipar.expert_parallel.layer import MoE, end_step, moe_layers
+from minipar.expert_parallel.options import MoEOptions
+from minipar.expert_parallel.parallel import parallelize
+from minipar.mesh import Mesh
+from minipar.model import GPT, GPTConfig
+from minipar.parameters import sync_gradients
+
+
+UNBALANCED = MoEOptions(balance=0.0, renormalise=False)
+REMEDIES = {
+    "none": UNBALANCED,
+    "balance loss": replace(UNBALANCED, balance=0.01),
+    "loss-free bias": replace(UNBALANCED, router="sigmoid", bias_rate=0.004),
+    "capacity": replace(UNBALANCED, capacity=1.25),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the run trains, and on what."""
+
+    experts: int = 8
+    top_k: int = 1
+    skew: float = 0.5  # share of the rows that come from one passage
+    moe: MoEOptions = UNBALANCED
+    layers: int = 1
+    width: int = 32
+    ffn: int = 32
+    rows: int = 64
+    seq: int = 32
+    passage: int = 256  # bytes
+    lr: float = 2e-3  # at the start; it falls to zero in a straight line
+    seed: int = 0
+
+    def config(self) -> GPTConfig:
+        return GPTConfig(
+            layers=self.layers,
+            width=self.width,
+            heads=2,
+            ffn=self.ffn,
+            seq=self.seq,
+            experts=self.experts,
+            top_k=self.top_k,
+            moe=self.moe,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step over all ranks; every rank reports the same. All numbers but the loss are counted."""
+
+    step: int
+    loss: float  # mean over the global batch, without the auxiliary losses
+    loads: tuple[Load, ...]  # of each MoE layer
+    rows: tuple[int, ...]  # copies that each rank's experts worked on, over all layers
+    traffic: tuple[tuple[int, ...], ...]  # bytes from rank to rank: dispatch and combine, forward and backward
+
+
+def batch(setting: Setting, step: int) -> Batch:
+    """The global batch: the first ``skew`` of its rows begin anywhere in one passage and go round it."""
+    whole = data.batch(step, setting.rows, setting.seq)
+    count = round(setting.skew * setting.rows)
+    text = torch.tensor(list(data.corpus()[: setting.passage]))
+    starts = torch.randint(setting.passage, (count, 1), generator=torch.Generator().manual_seed(step))
+    window = text[(starts + torch.arange(setting.seq + 1)) % setting.passage]  # [count, seq + 1]
+    inputs, targets = whole.inputs.clone(), whole.targets.clone()
+    inputs[:count], targets[:count] = window[:, :-1], window[:, 1:]
+    return replace(whole, inputs=inputs, targets=targets)
+
+
+def record(setting: Setting, mesh: Mesh, steps: int = 200, keep: int = 50) -> Trace:
+    """What came to the first MoE layer's router in the last ``keep`` steps of a run, and the router as it was before them.
+
+    On each rank of ``mesh`` that rank's tokens.
+    """
+    tokens: list[Tensor] = []
+    weight: list[Tensor] = []
+
+    def listen(router: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        tokens.append(inputs[0].detach().clone())
+        weight.append(router.get_parameter("weight").detach().clone())
+
+    model = _model(setting, mesh)
+    moe_layers(model)[0].router.register_forward_pre_hook(listen)
+    for _ in _train(model, setting, mesh, steps):
+        del tokens[:-keep], weight[:-keep]
+    return Trace(tokens, weight[0])
+
+
+def train(setting: Setting, mesh: Mesh, steps: int = 200) -> Iterator[Step]:
+    """Train on every rank of ``mesh`` (rows over "dp", experts over "ep") and report each step as it ends."""
+    yield from _train(_model(setting, mesh), setting, mesh, steps)
+
+
+def _model(setting: Setting, mesh: Mesh) -> GPT:
+    model = GPT(setting.config(), setting.seed)
+    parallelize(model, mesh)
+    return model
+
+
+def _train(model: GPT, setting: Setting, mesh: Mesh, steps: int) -> Iterator[Step]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = setting.lr * (1 - step / steps)
+        part = batch(setting, step).rows_of(mesh["dp"])
+        optimizer.zero_grad()
+        loss = model.loss(part)
+        loss.backward()
+        sync_gradients(model.parameters(), mesh)
+        optimizer.step()
+        end_step(model)
+        yield report(step, comm.all_reduce(loss, mesh["dp"]).item(), moe_layers(model), mesh)
+
+
+def report(step: int, loss: float, layers: Sequence[MoE], mesh: Mesh) -> Step:
+    """What the layers did in their latest pass, gathered from all ranks."""
+    passes = [layer.last for layer in layers if layer.last is not None]
+    dropped = [one.dropped for one in passes]
+    sent = [sum(rows) for rows in zip(*(one.sent for one in passes), strict=True)]  # to each rank of the expert axis
+    peers = layers[0].axes.expert.ranks
+    own = (dropped, sum(one.received for one in passes), dict(zip(peers, sent, strict=True)))
+    everyone = comm.gather_objects(own, mesh.world)
+    loads = tuple(Load(tuple(one.routed.tolist()), sum(dropped[i] for dropped, _, _ in everyone)) for i, one in enumerate(passes))
+    row = layers[0].experts.gate.shape[1] * layers[0].experts.gate.element_size()  # bytes of one row
+    ranks = range(mesh.world.size)
+    traffic = tuple(
+        tuple(2 * row * (everyone[a][2].get(b, 0) + everyone[b][2].get(a, 0)) if a != b else 0 for b in ranks) for a in ranks
+    )
+    return Step(step, loss, loads, tuple(received for _, received, _ in everyone), traffic)
