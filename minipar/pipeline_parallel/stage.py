@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from minipar.data import Batch
 from minipar.pipeline_parallel.weight_queue import WeightQueue, deferring
@@ -38,7 +39,7 @@ class Stage:
         x = received
         if x is not None and x.is_floating_point():
             x.requires_grad_()
-        with deferring(self.queue) if self.queue is not None else nullcontext():
+        with self._deferring():
             y = self._layers(batch, x, (*seeds, microbatch))
             if self.loss_sum is not None:
                 y = self.loss_sum(y, batch.targets) / batch.total  # the GLOBAL count: a mean of means is another number
@@ -61,7 +62,9 @@ class Stage:
         """Full backward: the gradient for the stage before (None on the first). ``grad``: None on the last stage."""
         x, y = self._held.pop(microbatch)
         if y.requires_grad:
-            torch.autograd.backward(y, grad)
+            edge, grad = get_gradient_edge(y), torch.ones_like(y) if grad is None else grad
+            with self._deferring():  # layers recomputed in here must be what they were; given the tensor, torch would suspend it
+                torch.autograd.backward(edge, grad)
         return None if x is None else x.grad
 
     def input_grad(self, microbatch: int, grad: Tensor | None) -> Tensor | None:
@@ -74,6 +77,9 @@ class Stage:
         """The other half."""
         assert self.queue is not None
         self.queue.run(microbatch)
+
+    def _deferring(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.queue is None else deferring(self.queue)
 
     @property
     def in_flight(self) -> int:

@@ -47,8 +47,9 @@ class WeightQueue:
 
     def run(self, key: object) -> None:
         """Compute the weight gradients left under ``key``, and free what they held."""
-        for work in self._waiting.pop(key):
-            work()
+        with torch.no_grad():
+            for work in self._waiting.pop(key):
+                work()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,14 +77,17 @@ def _arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tup
 class _DeferredLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, queue: WeightQueue) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        ctx.queue = queue
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.bias, ctx.queue = weight, bias, queue  # the parameters themselves: their grad is added to later
+        ctx.version = weight._version
         return F.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, weight, bias = ctx.saved_tensors
+        (x,), weight, bias = ctx.saved_tensors, ctx.weight, ctx.bias
+        if weight._version != ctx.version:
+            raise RuntimeError("a weight was changed between the forward and the backward of a microbatch")
         grad_x = grad @ weight if ctx.needs_input_grad[0] else None
 
         def products() -> tuple[Tensor, Tensor | None]:
@@ -102,5 +106,4 @@ class _DeferredLinear(torch.autograd.Function):
 def _accumulate(parameter: Tensor | None, gradient: Tensor | None) -> None:
     if parameter is None or gradient is None or not parameter.requires_grad:
         return
-    with torch.no_grad():
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
