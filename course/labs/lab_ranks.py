@@ -10,7 +10,7 @@ from course.labs.controls import Choice, Control, Slider
 from course.labs.go import Go
 from course.labs.work import KILLED, LOOPS, PAUSE, RAISES, SKIPS, STEPS, work
 from course.views.canvas_view import CanvasView
-from course.views.rank_states import RankStates
+from course.views.rank_states import Moment, RankStates
 from minipar import comm
 
 PATIENCE = 4.0  # seconds until the run is ended from outside, where nothing else ends it
@@ -58,7 +58,7 @@ class RanksLab(Lab):
             states = pool.states()
             self.states.show(states)
             if in_trouble(states) >= in_trouble(worst):
-                worst[:] = states
+                worst[:] = map(Moment.of, states)
 
         go(v.ranks, comm.barrier)  # the first run on new ranks loads what it needs
         timeout = PATIENCE if v.what == LOOPS else 20.0

@@ -32,9 +32,9 @@ class Panel:
         half = -(-len(self._controls) // 2)
         widgets = list(self._controls.values())
         sliders = w.HBox([w.VBox(widgets[:half]), w.VBox(widgets[half:])], layout=w.Layout(flex_flow="row wrap"))
-        buttons = w.HBox([self._run, self._stop, self._status], layout=w.Layout(align_items="center"))
+        buttons = w.HBox([self._run, self._stop])
         views: list[Any] = list(lab.views)
-        self.widget = w.VBox([w.HTML(f"<b>{escape(lab.title)}</b>"), sliders, buttons, *views, self._table])
+        self.widget = w.VBox([w.HTML(f"<b>{escape(lab.title)}</b>"), sliders, buttons, self._status, *views, self._table])
 
     def _moved(self, _: Any) -> None:
         self._post()
@@ -50,4 +50,15 @@ class Panel:
 
     def show_table(self, table: Table) -> None:
         """Any thread."""
-        self._table.value = table._repr_html_()
+        self._table.value = html_table(table)
+
+
+def html_table(table: Table) -> str:
+    """The rows without the caption: the sliders say the same."""
+    cell = "padding:.15em .8em;border-bottom:1px solid var(--jp-border-color2,#ddd);text-align:"
+    head = "".join(f'<th scope="col" style="{cell}right;font-weight:normal;opacity:.7">{escape(h)}</th>' for h in table.heads)
+    lines = []
+    for first, *rest in table.rows:
+        others = "".join(f'<td style="{cell}right">{escape(text)}</td>' for text in rest)
+        lines.append(f'<tr><th scope="row" style="{cell}left;font-weight:normal">{escape(first)}</th>{others}</tr>')
+    return f'<table style="border-collapse:collapse;line-height:1.5"><tr>{head}</tr>{"".join(lines)}</table>'

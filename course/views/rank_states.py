@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -28,10 +28,27 @@ LOOKS = {  # colour, and a sign that does not need colour
 WATCH = 0.1  # seconds between two looks
 
 
+class Moment(NamedTuple):
+    """The state of a rank as it was once: its seconds do not run on."""
+
+    rank: int
+    state: str
+    since: float
+    op: str
+    axis: str
+    where: Any
+    seconds: float
+
+    @classmethod
+    def of(cls, state: Any) -> Moment:
+        return cls(state.rank, state.state, state.since, state.op, state.axis, state.where, state.seconds)
+
+
 class RankStates(CanvasView):
     """A tile for each rank: idle, running, waiting in a call, dead; since when; on which line.
 
-    ``show`` takes what ``Ranks.states()`` returns. ``watch(ranks)`` looks ten times a second, and sends what changed.
+    ``show`` takes what ``Ranks.states()`` returns, or ``Moment``s of it. ``watch(ranks)`` looks ten times a second, and sends what
+    changed.
     """
 
     _esm = bundle("rank-states.js")
@@ -46,9 +63,8 @@ class RankStates(CanvasView):
 
     def show(self, states: Sequence[Any]) -> None:
         """Draw these states. Nothing is sent when they are the ones on show; the seconds run on in the browser."""
-        key = [(s.rank, s.state, s.since, s.op) for s in states]
         with self._drawing:
-            if key == [(s.rank, s.state, s.since, s.op) for s in self.states]:
+            if _key(states) == _key(self.states):
                 return
             self.states = list(states)
             self.paint()
@@ -92,17 +108,23 @@ class RankStates(CanvasView):
         return Table.of(("rank", "state", "for (measured)", "call", "line"), rows)
 
 
+def _key(states: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(s.rank, s.state, s.since, s.op, isinstance(s, Moment)) for s in states]
+
+
 def _tile(s: Any) -> dict[str, Any]:
     colour, sign = LOOKS[s.state]
+    runs = s.state in ("running", "waiting")
+    past = f" for {s.seconds:.1f} s" if runs and isinstance(s, Moment) else ""
     call = f" in {s.op}" + (f" over {s.axis}" if s.axis else "") if s.op else ""
     return {
         "rank": s.rank,
         "state": s.state,
         "colour": colour,
         "sign": sign,
-        "text": s.state + call,
+        "text": s.state + call + past,
         "seconds": s.seconds,
-        "ticks": s.state in ("running", "waiting"),
+        "ticks": runs and not past,
         "where": _place(s),
     }
 
