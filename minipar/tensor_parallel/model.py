@@ -6,7 +6,6 @@ from torch import nn
 
 from minipar.mesh import Axis
 from minipar.model import GPT, MLP, Block
-from minipar.parameters import spec
 from minipar.tensor_parallel.dropout import ShardedDropout
 from minipar.tensor_parallel.layers import TensorParallelAttention, TensorParallelMLP
 from minipar.tensor_parallel.region import Region
@@ -46,12 +45,8 @@ def _dropout(p: float, region: Region) -> nn.Module:
 
 
 def _sum_over_tokens(model: GPT, axis: Axis) -> None:
-    """Norms (and routers of experts) work on this rank's tokens only: their gradients would stay partial if nobody summed them."""
+    """Norms work on this rank's tokens only: their gradients would stay partial if nobody summed them."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             for param in module.parameters():
                 also_sum_over(param, axis)
-        if isinstance(module, Block) and not isinstance(module.mlp, TensorParallelMLP):
-            for param in module.mlp.parameters():
-                if "dp" in spec(param).sum_over:  # an expert's axes are another matter
-                    also_sum_over(param, axis)
