@@ -251,9 +251,11 @@ def _open_prints() -> None:
 
 
 def _flush_text() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # the learner's own stream, or one that is closed
+        return
 
 
 def _flush_prints() -> None:

@@ -135,7 +135,12 @@ def _rebuild_tensor(data: bytearray, dtype: str, shape: tuple[int, ...], require
     return tensor.requires_grad_(requires_grad)
 
 
+_PLAIN = (type(None), bool, int, float, str, bytes)
+
+
 def dumps(obj: Any) -> memoryview:
+    if type(obj) in _PLAIN:
+        return memoryview(pickle.dumps(obj, protocol=5))
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(obj)
     return file.getbuffer()
