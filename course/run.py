@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (RanksInterrupted, KeyboardInterrupt):
             return 130
         except (RankError, RankDied, RanksStuck) as e:
+            refused = getattr(e, "original", None)
+            if isinstance(refused, train.RefusedError):
+                print(f"minipar run: {refused}", file=sys.stderr)
+                return 2
             print(f"minipar run: {e}", file=sys.stderr)
             return 1
         train.write(options, report, run.timeline)

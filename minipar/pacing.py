@@ -46,7 +46,7 @@ class Pacer:
     def collective(self, op: str, nbytes: float, ranks: Sequence[int], start: float) -> tuple[float, float]:
         """``(start, end)`` of a collective whose last member was ready at ``start``, and whose link may still serve earlier ones.
 
-        Asynchronous calls are launched before the earlier ones are waited for: only here, in the order of their waits, is known when
+        Asynchronous calls are launched before earlier ones are waited for: only here, in the order of the waits, is it known when
         the link is free.
         """
         link = self.cluster.link(ranks)

@@ -6,7 +6,6 @@ exported by the same code. This file needs no torch.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -155,15 +154,9 @@ class Timeline:
 
         Transfers that run at the same time are put into lanes of their own ("comm 2", ...): spans never overlap in a lane.
         """
-        events: list[dict[str, object]] = []
-        for rank in range(self.ranks):
-            events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-            for tid, (label, row) in enumerate(self.lanes(rank)):
-                events.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": {"name": label}})
-                events.extend(_chrome_event(s, tid, self.start) for s in row)
-        path = Path(path)
-        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "source": self.source}))
-        return path
+        from minipar import chrome
+
+        return chrome.write(self, path)
 
     def lanes(self, rank: int) -> list[tuple[str, list[Span]]]:
         """The rows to draw for one rank, ``(label, spans)``: no two spans of a row overlap."""
@@ -172,21 +165,6 @@ class Timeline:
             packed = _pack(self.of(rank, lane))
             rows += [(lane if i == 0 else f"{lane} {i + 1}", row) for i, row in enumerate(packed)]
         return rows
-
-
-def _chrome_event(span: Span, tid: int, origin: float) -> dict[str, object]:
-    args = {
-        k: v for k, v in span._asdict().items() if k not in ("rank", "lane", "name", "start", "end") and v not in ("", (), -1, 0)
-    }
-    return {
-        "ph": "X",
-        "pid": span.rank,
-        "tid": tid,
-        "name": span.name,
-        "ts": (span.start - origin) * 1e6,  # microseconds
-        "dur": span.seconds * 1e6,
-        "args": args,
-    }
 
 
 def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

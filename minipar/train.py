@@ -19,12 +19,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minipar import blend, comm, data, pacing
+from minipar import blend, comm, context_parallel, data, pacing
+from minipar.context_parallel import METHODS as CONTEXTS
 from minipar.ledger import Layout
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.parameters import grad_norm
+from minipar.pipeline_parallel import NAMES as SCHEDULES
+from minipar.pipeline_parallel import build as build_schedule
 from minipar.trace import COMM, Span, Timeline, now, tracer
+
+
+class RefusedError(ValueError):
+    """This model cannot be split in this way; the text says why."""
+
 
 OnStep = Callable[[int, float], None]  # step and loss
 
@@ -39,10 +47,16 @@ def parser(prog: str = "python -m minipar.train") -> argparse.ArgumentParser:
         if name != "dp":
             split.add_argument(f"--{name}", type=int, default=1, help=f"ranks that {what} are split over")
     split.add_argument("--microbatches", type=int, default=1, help="parts of each rank's rows, worked on one after the other")
+    split.add_argument("--schedule", default="1f1b", choices=SCHEDULES, help="order of the pipeline's work, where pp > 1")
+    split.add_argument("--chunks", type=int, help="model chunks on each rank of the pipeline (default: the schedule's own number)")
+    split.add_argument("--sequence-parallel", action="store_true", help="split over tp what lies between the matrices, too")
+    split.add_argument("--context", default="zigzag", choices=CONTEXTS, help="how attention goes over cp")
     split.add_argument("--bucket-mb", type=float, default=blend.BUCKET_BYTES / 1e6, help="MB of gradients that travel together")
     model = top.add_argument_group("model")
     for name, default in (("layers", 4), ("width", 128), ("heads", 4), ("seq", 128)):
         model.add_argument(f"--{name}", type=int, default=default)
+    model.add_argument("--experts", type=int, default=0, help="experts in each layer (default: none, every MLP is dense)")
+    model.add_argument("--top-k", type=int, default=2, help="experts that each token goes to")
     model.add_argument("--tied", action="store_true", help="the head shares the matrix of the embedding")
     training = top.add_argument_group("training")
     training.add_argument("--steps", type=int, default=100)
@@ -74,19 +88,41 @@ def complete(options: argparse.Namespace, ranks: int) -> argparse.Namespace:
         )
     if not options.bucket_mb > 0:
         raise ValueError(f"--bucket-mb must be above 0, not {options.bucket_mb}")
-    gpt_config(options)
+    config = gpt_config(options)
+    if options.pp > 1:
+        stages = build_schedule(options.schedule, options.pp, options.microbatches, options.chunks).stages
+        if stages > config.layers + 2:
+            have = f"{config.layers} layers, the embedding and the head"
+            raise ValueError(f"{have} are too few for {stages} stages: take more --layers")
+    if options.ep > 1 and not options.experts:
+        raise ValueError(f"--ep {options.ep} splits experts, and this model has none: take --experts, or leave --ep out")
     return options
 
 
 def gpt_config(options: argparse.Namespace) -> GPTConfig:
-    return GPTConfig(options.layers, options.width, options.heads, seq=options.seq, tied=options.tied)
+    return GPTConfig(
+        options.layers,
+        options.width,
+        options.heads,
+        seq=options.seq,
+        tied=options.tied,
+        experts=options.experts,
+        top_k=options.top_k,
+    )
 
 
 def train(options: argparse.Namespace, device: torch.device | str = "cpu", on_step: OnStep | None = None) -> dict[str, Any]:
     """Run on every rank. ``on_step`` is called on each after every step. Returns the report, the same on all ranks."""
     config = gpt_config(options)
-    mesh = Mesh(**{name: getattr(options, name) for name in AXES})
-    layout = blend.build(config, mesh, GPT(config, options.seed).to(device), options.bucket_mb * 1e6, options.microbatches)
+    try:
+        mesh = Mesh(**{name: getattr(options, name) for name in AXES})
+        layout = blend.build(
+            config, mesh, GPT(config, options.seed).to(device), options.bucket_mb * 1e6, options.microbatches,
+            options.schedule, options.chunks, options.sequence_parallel, options.context,
+        )  # fmt: skip
+        context_parallel.cut(data.batch(0, 1, options.seq), mesh["cp"], options.context)
+    except ValueError as e:
+        raise RefusedError(str(e)) from e
     optimizer = torch.optim.AdamW(layout.model.parameters(), lr=options.lr)
     losses: list[float] = []
     sent: Counter[tuple[str, str]] = Counter()
@@ -181,7 +217,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if first and (step + 1) % max(1, options.steps // 20) == 0:
             print(f"step {step + 1:5} of {options.steps}  loss {loss:.4f}", flush=True)
 
-    report = train(options, device, on_step)
+    try:
+        report = train(options, device, on_step)
+    except RefusedError as e:
+        if first:
+            print(f"minipar.train: {e}", file=sys.stderr)
+        return 2
     gathered = [span for each in comm.gather_objects(spans) for span in each]
     if first:
         write(options, report, Timeline(gathered, report["ranks"]))

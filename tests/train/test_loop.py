@@ -61,6 +61,12 @@ REFUSED = {
     "--microbatches -1": "--microbatches must be at least 1",
     "--bucket-mb 0": "--bucket-mb must be above 0",
     "--width 30": "width 30 does not divide into 4 heads",
+    "--pp 2 --microbatches 0": "--microbatches must be at least 1",
+    "--pp 4 --schedule zb-v --microbatches 4": "4 layers, the embedding and the head are too few for 8 stages",
+    "--pp 4 --schedule 1f1b --chunks 3 --microbatches 4": "chunks=3: 1f1b has 1 chunk(s) on every rank",
+    "--ep 2": "--ep 2 splits experts, and this model has none",
+    "--tp 4 --heads 3 --width 96": "3 heads cannot be split over the 4 ranks of axis tp",
+    "--cp 4 --seq 33": "33 tokens do not cut into equal parts over 4 ranks",
     "--hardware abacus": "abacus",
     "--ranks 0 --dp 1": "but there are 0",
 }
