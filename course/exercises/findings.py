@@ -33,18 +33,22 @@ def equal(got: Tensor, expected: Tensor) -> bool:
     return bool(((got - expected).abs().max() <= TOLERANCE * scale).item())
 
 
-def wrong_value(values: Sequence[Tensor], expected: Tensor, what: str, suspects: Mapping[str, Sequence[Tensor]]) -> str | None:
+def wrong_value(
+    values: Sequence[Tensor], expected: Tensor | Sequence[Tensor], what: str, suspects: Mapping[str, Sequence[Tensor]]
+) -> str | None:
     """The first rank whose value is off, with the suspect it equals.
 
-    ``suspects`` maps what to say to the values, by rank, that a known mistake would give.
+    ``expected`` is the same for all ranks, or one for each. ``suspects`` maps what to say to the values, by rank, that a known
+    mistake would give.
     """
     for rank, value in enumerate(values):
-        if equal(value, expected):
+        wanted = expected if isinstance(expected, Tensor) else expected[rank]
+        if equal(value, wanted):
             continue
         for cause, wrong in suspects.items():
             if equal(value, wrong[rank]):
                 return f"rank {rank}: {cause}"
-        return f"rank {rank}: {what} is off by {_times(value, expected)}"
+        return f"rank {rank}: {what} is off by {_times(value, wanted)}"
     return None
 
 
