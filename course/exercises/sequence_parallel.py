@@ -12,7 +12,6 @@ from torch import Tensor
 
 from course.exercises.exercise import Case, Exercise, Seen, Wrong, cases
 from course.exercises.findings import no_tensor, wrong_value
-from course.exercises.peak import PeakBytes
 from minipar import comm
 from minipar.comm import twins
 from minipar.trace import tracer
@@ -40,14 +39,27 @@ def trial(answer: Any, case: Case) -> tuple[Any, Tensor | None, int]:
     x, up, down, grad = inputs(case)
     mine = part(x, axis.rank, axis.size).requires_grad_()
     weights = (part(up, axis.rank, axis.size, 0).requires_grad_(), part(down, axis.rank, axis.size, 1).requires_grad_())
-    with PeakBytes() as memory:
-        y = answer(mine, *weights, axis)
-    kept = memory.now
+    y, kept = kept_for_backward(answer, mine, *weights, axis)
     if isinstance(y, Tensor) and y.requires_grad and y.shape == mine.shape:
         with tracer.during("backward"):
             (y * part(grad, axis.rank, axis.size)).sum().backward()
         y = y.detach()
     return y, mine.grad, kept
+
+
+def kept_for_backward(answer: Any, *args: Any) -> tuple[Any, int]:
+    """What ``answer(*args)`` returns, and the bytes that autograd then holds, without those of the arguments."""
+    held: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        held.append(x.detach())
+        return held[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        y = answer(*args)
+    sizes = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in held}
+    known = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
+    return y, sum(size for where, size in sizes.items() if where not in known)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -122,9 +134,14 @@ def directions(seen: Seen, rank: int) -> tuple[float, float]:
 
 
 def least_kept(n: int) -> int:
-    """Bytes to keep: the gathered norm, the hidden units before and after GELU, two numbers a token, and the output itself."""
+    """Bytes to keep: the gathered norm, the hidden units before and after GELU, and two numbers a token."""
     hidden, statistics = BATCH * SEQ * FFN * 8 // n, BATCH * SEQ * 2 * 8 // n
-    return WHOLE + 2 * hidden + statistics + WHOLE // n
+    return WHOLE + 2 * hidden + statistics
+
+
+def kept_before(n: int) -> int:
+    """The same with all tokens on every rank: the layer's input and its statistics are whole as well."""
+    return least_kept(n) + WHOLE + BATCH * SEQ * 2 * 8 * (n - 1) // n
 
 
 def _costs(seen: Seen) -> str | None:
@@ -132,9 +149,7 @@ def _costs(seen: Seen) -> str | None:
     enough, room = comm.wire_bytes("all_reduce", WHOLE, n), least_kept(n)
     for rank, (_, _, kept) in enumerate(seen.values):
         forward, backward = directions(seen, rank)
-        rows = _table(
-            [("one all-reduce each way", enough, enough, room + 2 * (WHOLE - WHOLE // n)), ("yours", forward, backward, kept)]
-        )
+        rows = _table([("one all-reduce each way", enough, enough, kept_before(n)), ("yours", forward, backward, kept)])
         if max(forward, backward) > enough * (1 + 1e-9):
             said = f"rank {rank} sent {forward / enough:.1f}x forward and {backward / enough:.1f}x backward"
             return f"right values; {said} of what one all-reduce takes (counted).\n{rows}"
@@ -153,7 +168,7 @@ def praise(seen: Seen) -> str:
     n, kept = seen.case.ranks, seen.values[0][2]
     return (
         f"the same {forward:.0f} + {backward:.0f} bytes as an all-reduce each way, and {kept:.0f} bytes kept instead of "
-        f"{least_kept(n) + 2 * (WHOLE - WHOLE // n):.0f} (counted)."
+        f"{kept_before(n):.0f} (counted)."
     )
 
 
