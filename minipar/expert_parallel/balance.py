@@ -59,7 +59,7 @@ class Trace:
     weight: Tensor  # [experts, width]
 
 
-def replay(trace: Trace, k: int, remedy: str, strength: float = 1.0, lr: float = 1.0) -> Iterator[Load]:
+def replay(trace: Trace, k: int, remedy: str, strength: float = 1.0, lr: float = 0.01) -> Iterator[Load]:
     """The recorded router over the recorded tokens, under one remedy; only the remedy changes anything.
 
     "none"            the router as it is

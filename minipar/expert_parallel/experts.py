@@ -45,9 +45,9 @@ class _GroupedMLP(torch.autograd.Function):
         out = torch.empty_like(x)
         hidden = []  # what the backward needs: each expert's two products before the activation
         with tracer.span("experts"), pacing.compute(flops=6 * len(x) * gate[0].numel()):
-            for e, (xs, ys) in enumerate(zip(x.split(counts), out.split(counts), strict=True)):
-                g, u = xs @ gate[e], xs @ up[e]  # [rows of e, ffn]
-                torch.mm(F.silu(g).mul_(u), down[e], out=ys)
+            for xs, ys, *w in zip(x.split(counts), out.split(counts), gate, up, down, strict=True):
+                g, u = xs @ w[0], xs @ w[1]  # [rows of this expert, ffn]
+                torch.mm(F.silu(g).mul_(u), w[2], out=ys)
                 if training:
                     hidden += [g, u]
         if training:

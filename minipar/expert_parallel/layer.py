@@ -23,6 +23,7 @@ from minipar.expert_parallel.losses import adjusted_bias, balance_loss, with_aux
 from minipar.expert_parallel.options import MoEOptions
 from minipar.expert_parallel.router import Router, Routing
 from minipar.mesh import Axis, world
+from minipar.trace import tracer
 
 if TYPE_CHECKING:
     from minipar.model import GPTConfig
@@ -97,8 +98,11 @@ class MoE(nn.Module):
         inside, axis = self.axes.inside, self.axes.expert
         if inside.size > 1:  # each rank sees only its part of every expert: gradients of what they share are partial
             x, weight = twins.copy(x, inside), twins.copy(weight, inside)
-        rows = dispatch(x, mapping, axis)
-        y = combine(self.experts(rows, mapping.counts), weight, mapping, axis)
+        with tracer.span("dispatch"):
+            rows = dispatch(x, mapping, axis)
+        rows = self.experts(rows, mapping.counts)
+        with tracer.span("combine"):
+            y = combine(rows, weight, mapping, axis)
         return twins.reduce(y, inside) if inside.size > 1 else y
 
     def _global_counts(self, routing: Routing) -> tuple[Tensor, int]:
@@ -119,12 +123,12 @@ class MoE(nn.Module):
         return routing.keep(within_capacity(routing, limit, order, axis))
 
     def _add_losses(self, y: Tensor, routing: Routing, kept: Routing, routed: Tensor, total: int, mapping: Plan) -> Tensor:
-        balance = balance_loss(routing.probs, routed, total) if total else routing.probs.sum()
-        z = z_loss(routing.logits, total) if total else routing.logits.sum()
+        weight = 0.0 if self.options.router == "expert-choice" else self.options.balance  # every expert takes its fill anyway
+        balance = balance_loss(routing.probs if weight else routing.probs.detach(), routed, total)
+        z = z_loss(routing.logits, total) if self.options.z else torch.zeros_like(balance)
         dropped = len(routing.expert) - len(kept.expert)
         received = sum(mapping.counts)
         self.last = Pass(routed, total, kept.counts, dropped, mapping.send, received, balance.detach(), z.detach())
-        weight = 0.0 if self.options.router == "expert-choice" else self.options.balance  # every expert takes its fill anyway
         if (weight or self.options.z) and torch.is_grad_enabled():
             y = with_auxiliary(y, self.auxiliary_scale * (weight * balance + self.options.z * z))
         return y

@@ -20,13 +20,13 @@ def balance_loss(probs: Tensor, counts: Tensor, tokens: int) -> Tensor:
     over all ``tokens`` of the global batch, of which this rank adds its own part (``probs`` [T, E]). Counted per rank and averaged,
     it would be another loss: a product of means is not the mean of products.
     """
-    shares = counts.to(probs.dtype) / counts.sum()  # f
-    return probs.shape[1] * (probs.sum(dim=0) * shares).sum() / tokens
+    shares = counts.to(probs.dtype) / counts.sum().clamp(min=1)  # f
+    return probs.shape[1] * (probs.sum(dim=0) * shares).sum() / max(tokens, 1)
 
 
 def z_loss(logits: Tensor, tokens: int) -> Tensor:
     """This rank's share of the mean squared log-sum-exp of the logits [T, E] over ``tokens`` in all (Zoph et al. 2022)."""
-    return torch.logsumexp(logits, dim=1).pow(2).sum() / tokens
+    return torch.logsumexp(logits, dim=1).pow(2).sum() / max(tokens, 1)
 
 
 def adjusted_bias(bias: Tensor, counts: Tensor, rate: float) -> Tensor:

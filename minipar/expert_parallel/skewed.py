@@ -22,7 +22,6 @@ from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.parameters import sync_gradients
 
-
 UNBALANCED = MoEOptions(balance=0.0, renormalise=False)
 REMEDIES = {
     "none": UNBALANCED,
