@@ -133,7 +133,7 @@ def _ask(p: Prediction, guess: Answer | None) -> Any:
     def work(answer: Answer) -> None:
         try:
             p.settle(answer)
-            picture.value, picture.layout.display = p.png(), ""
+            picture.value, picture.layout.display = p.png(), "block"
             note.value = html(p.words())
         except BaseException as error:
             note.value = html(f"The run failed: {type(error).__name__}\n{error}")

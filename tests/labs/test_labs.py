@@ -21,6 +21,8 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that run quickly
     "collectives": {"ranks": 3, "mb": 0.1},
     "averaging": {"ranks": 2, "skew": 3},
     "data_parallel": {"ranks": 3, "layers": 3},
+    "tensor_parallel": {"tp": 2, "width": 64},
+    "pipeline": {"ranks": 2, "microbatches": 3},
 }
 MAKERS: list[tuple[str, Callable[..., Lab]]] = [(name, getattr(labs, name)) for name in SMALL]
 EVERY = pytest.mark.parametrize(("name", "make"), MAKERS, ids=list(SMALL))
@@ -65,7 +67,7 @@ def test_a_prediction_takes_away_what_was_found_for_other_values(name: str, make
 
 @EVERY
 def test_an_unknown_setting_is_refused_with_those_there_are(name: str, make: Callable[..., Lab]) -> None:
-    with pytest.raises(TypeError, match=r"no setting 'speed'; it has .*ranks"):
+    with pytest.raises(TypeError, match=r"no setting 'speed'; it has .*(ranks|tp)"):
         make(speed=3)
 
 
@@ -90,11 +92,54 @@ def test_data_parallel_sends_as_many_buckets_as_theory_predicts() -> None:
     assert lab.figures.found["all-reduces"][0] == 3  # 2, 2 and 1 layer
 
 
+@pytest.mark.parametrize("order", ["column-row", "row-column"])
+def test_tensor_parallel_counts_the_collectives_and_bytes_that_theory_predicts(order: str) -> None:
+    lab = labs.tensor_parallel(tp=2, width=64, tokens=64, order=order)
+    counted = {name for name, (*_, source) in lab.figures.found.items() if source == "counted"}
+    assert len(counted) == 6
+    for name in counted:
+        assert lab.figures.found[name][:2] == lab.figures.predicted[name]
+    assert "equal those of the whole MLP" in lab.said
+    each_way = {"column-row": 1.0, "row-column": 4.5}[order] * 64 * 64 * 4  # an all-reduce on 2 ranks sends its buffer once
+    assert lab.figures.found["sent by each rank backward"][0] == each_way
+
+
+def test_tensor_parallel_refuses_rows_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match="3 ranks do not divide it"):
+        labs.tensor_parallel(tp=3, order="row-column")
+
+
 def test_averaging_by_tokens_learns_what_one_process_learns_and_by_ranks_does_not() -> None:
     right = labs.averaging(ranks=2, skew=4, how="by tokens").figures.found["gradient differs from one process"][0]
     wrong = labs.averaging(ranks=2, skew=4, how="mean of means").figures.found["gradient differs from one process"][0]
     assert right < 1e-12
     assert wrong > 0.01
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "zb-v"])
+def test_a_pipeline_holds_and_sends_what_theory_predicts(schedule: str) -> None:
+    lab = labs.pipeline(ranks=2, microbatches=4, schedule=schedule)
+    counted = {name: value for name, (value, _, source) in lab.figures.found.items() if source == "counted"}
+    assert counted == {name: lab.figures.predicted[name][0] for name in counted}
+    assert counted["messages"] == 2 * 4 * {"gpipe": 1, "interleaved": 3, "zb-v": 2}[schedule]
+
+
+def test_an_edited_pipeline_is_predicted_and_run_until_a_slider_moves() -> None:
+    lab = labs.pipeline(ranks=2, microbatches=3, schedule="1f1b")
+    before = lab.figures.predicted["idle"]
+    assert not lab.editor.move(0, 2, 0)  # B0 cannot come before F0
+    assert lab.editor.move(0, 3, 2)  # F2 before B0: legal, and holds one more
+    lab._once()
+    assert lab.figures.predicted["most held by rank 0"][0] == lab.figures.found["most held by rank 0"][0] == 3
+    lab.values["microbatches"] = 2
+    lab._predict(lab.values)
+    assert lab.figures.predicted["most held by rank 0"][0] == 2
+    assert lab.figures.predicted["idle"] != before
+
+
+def test_a_pipeline_that_cannot_be_built_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="4 chunks"):
+        labs.pipeline(schedule="interleaved", chunks=5)
 
 
 @pytest.mark.parametrize(

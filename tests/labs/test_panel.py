@@ -57,7 +57,7 @@ def test_run_of_a_prediction_unlocks_with_the_guess() -> None:
     for thread in threads("minipar prediction"):
         thread.join(20)
     assert (asked.guess, asked.found) == (0.5, 0.75)
-    assert picture.layout.display == ""
+    assert picture.layout.display == "block"
     assert bytes(picture.value[:4]) == b"\x89PNG"
 
 
