@@ -1,7 +1,7 @@
 """Still charts for a page: bars and lines on plotly (to hover, zoom and switch off), with a PNG and a table beside it.
 
-Plotly's own JupyterLab extension draws them from JSON, without a network and without the 5 MB that a ``FigureWidget`` ships. They
-are not for live pictures: ``CurveView`` is.
+Plotly's own JupyterLab extension shows the PNG, and draws the chart itself as soon as the pointer is over it: from JSON, without a
+network, and without the 5 MB that a ``FigureWidget`` ships. They are not for live pictures: ``CurveView`` is.
 """
 
 from __future__ import annotations
@@ -128,14 +128,17 @@ def _layout(title: str, unit: str) -> dict[str, Any]:
         "font": {"color": "#7d7d7d", "size": 12},
         "margin": {"l": 60, "r": 20, "t": 36, "b": 40},
         "height": 320,
-        "legend": {"orientation": "h", "y": -0.18},
+        "legend": {"orientation": "h", "y": -0.18, "traceorder": "normal"},
         "xaxis": {**axis, "exponentformat": "SI"},
         "yaxis": y,
     }
 
 
 def _bar_trace(i: int, name: str, groups: Sequence[str], values: list[float], unit: str) -> dict[str, Any]:
-    marker = {"color": COLOURS[i % 6], "pattern": {"shape": SHAPES[i % 6], "fgcolor": "rgba(0,0,0,0.4)", "size": 6}}
+    marker = {
+        "color": COLOURS[i % 6],
+        "pattern": {"shape": SHAPES[i % 6], "fgcolor": "rgba(0,0,0,0.4)", "size": 6, "fillmode": "overlay"},
+    }
     texts = [number(v, unit) for v in values]
     return {
         "type": "bar",

@@ -1,6 +1,7 @@
 """How quickly a learner sees something, in a headless Chromium on this machine: ``python -m tests.benchmarks.bench_browser``.
 
-* slider: from the key press to the canvas that shows the new prediction, and with a plotly chart of the same spans in its place;
+* slider: from the key press to the canvas that shows the new prediction; key by key in turn with a bare slider that only changes a
+  label, which says how much of it is the machine and the round trip;
 * first picture: from running the cell to the first frame of its live view;
 * live lag: from a span's end on a rank to the frame that shows it.
 
@@ -42,7 +43,9 @@ SLIDER = """
 view = TimelineView(predict(8))
 slider = widgets.IntSlider(8, 8, 64, description="microbatches")
 slider.observe(lambda change: view.show(predicted=predict(change.new)), "value")
-widgets.VBox([slider, view])
+bare, label = widgets.IntSlider(8, 8, 64, description="bare"), widgets.Label("at 8")
+bare.observe(lambda change: setattr(label, "value", f"at {change.new}"), "value")
+widgets.VBox([slider, view, bare, label])
 """
 LIVE = """
 def work(steps):
@@ -58,17 +61,20 @@ with live(ranks.start(work, 600), shown):
 
 # Keys go to the slider one by one; each waits for the frame that shows its state.
 TIME_KEYS = """async (keys) => {
-    const root = document.querySelector('.mp-timeline'), handle = document.querySelector('.noUi-handle');
-    const drawn = (serial) => new Promise((resolve) => {
-        const look = () => Number(root.dataset.serial) > serial ? resolve(performance.now()) : setTimeout(look, 0);
+    const root = document.querySelector('.mp-timeline'), [handle, bare] = document.querySelectorAll('.noUi-handle');
+    const label = Array.from(document.querySelectorAll('.widget-label')).find((node) => node.textContent.startsWith('at '));
+    const press = (target, state) => new Promise((resolve) => {
+        target.focus();
+        const before = state(), begin = performance.now();
+        const look = () => state() !== before ? resolve(performance.now() - begin) : setTimeout(look, 0);
+        target.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight', code: 'ArrowRight', keyCode: 39, bubbles: true}));
         look();
     });
-    handle.focus();
-    const out = [];
+    const out = [[], []];
     for (let i = 0; i < keys; i++) {
-        const serial = Number(root.dataset.serial), begin = performance.now();
-        handle.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight', code: 'ArrowRight', keyCode: 39, bubbles: true}));
-        out.push(await drawn(serial) - begin);
+        out[0].push(await press(handle, () => root.dataset.serial));
+        await new Promise((r) => setTimeout(r, 60));
+        out[1].push(await press(bare, () => label.textContent));
         await new Promise((r) => setTimeout(r, 60));
     }
     return out;
@@ -131,10 +137,10 @@ def measure(page: LabPage) -> None:
     run_cell(page, 1)
     page.page.wait_for_selector(".mp-timeline[data-drawn]")
     page.page.evaluate(TIME_KEYS, 5)  # the first ones warm up
-    keys = page.page.evaluate(TIME_KEYS, KEYS)
-    print(
-        f"slider key to redrawn prediction, ms (measured, {KEYS} keys): median {statistics.median(keys):.0f}, p95 {p95(keys):.0f}"
-    )
+    keys, bare = page.page.evaluate(TIME_KEYS, KEYS)
+    for name, values in (("slider key to redrawn prediction", keys), ("bare slider key to changed label", bare)):
+        print(f"{name}, ms (measured, {KEYS} keys in turn): median {statistics.median(values):.0f}, p95 {p95(values):.0f}")
+    print(f"ratio of the medians (measured): {statistics.median(keys) / statistics.median(bare):.2f}")
     page.page.evaluate(WATCH_LIVE, 1)
     run_cell(page, 2)
     page.page.evaluate("() => window.stopWatch()")

@@ -55,11 +55,18 @@ CHART = """
 from course.views.charts import bars
 bars(["dp", "zero-3"], {"weights": [4e6, 1e6], "optimizer": [8e6, 2e6]}, unit="B", title="memory per rank", stacked=True)
 """
+SCHEDULE = """
+from course.views import ScheduleView
+from minipar.pipeline_parallel import build
+ScheduleView(build("1f1b", ranks=2, microbatches=3))
+"""
 
 
 @pytest.fixture
 def pictures(lab, lab_page: LabPage) -> LabPage:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS, CHART)])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS, CHART, SCHEDULE)]
+    )
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, lab.folder / "pictures.ipynb")
     lab_page.open("pictures.ipynb")
@@ -111,10 +118,23 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     pictures.screenshot("dark")
     page.locator(".mp-experts").first.scroll_into_view_if_needed()
     pictures.screenshot("dark-experts")
-    # plotly draws its own mime type, without a network and without a button that shares the chart
-    chart = page.locator(".js-plotly-plot").first
-    chart.scroll_into_view_if_needed()
-    assert chart.locator(".bars .point").count() == 4
-    assert page.locator(".js-plotly-plot [data-title*='Share'], .js-plotly-plot [data-title*='cloud']").count() == 0
+    # plotly shows our PNG, and draws its chart under the pointer: without a network, without a button that shares it
+    page.locator(".jp-RenderedPlotly img").first.dispatch_event("mouseenter")
+    page.wait_for_selector(".jp-RenderedPlotly .modebar")
+    assert page.locator(".jp-RenderedPlotly .bars .point").count() == 4
+    assert page.locator("[data-title*='Share'], [data-title*='cloud']").count() == 0
     pictures.screenshot("dark-chart")
+
+    # a slot moved by keyboard: Python refuses with the rule, or accepts
+    page.locator(".mp-schedule").scroll_into_view_if_needed()
+    page.locator(".mp-schedule canvas[role=application]").focus()
+    said = page.locator(".mp-schedule .mp-said")
+    for key in ("ArrowRight", "Enter", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => document.querySelector('.mp-said').textContent.includes('F0 of rank 0 stays')")
+    for key in ("ArrowDown", "ArrowLeft", "Enter", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => document.querySelector('.mp-said').textContent.includes('moved B0 of rank 1')")
+    assert "mp-refused" not in (said.get_attribute("class") or "")
+    pictures.screenshot("dark-schedule")
     assert pictures.problems == []
