@@ -64,3 +64,17 @@ def data_parallel(**values: Any) -> Lab:
     from course.labs.lab_data_parallel import DataParallelLab
 
     return DataParallelLab(**values)
+
+
+def pipeline(**values: Any) -> Lab:
+    """Lessons 7, 8, 9: when each rank of a pipeline works and what it holds, by schedule, and an editor for its slots."""
+    from course.labs.lab_pipeline import PipelineLab
+
+    return PipelineLab(**values)
+
+
+def tensor_parallel(**values: Any) -> Lab:
+    """Lesson 10: an MLP whose matrices several ranks share, by ranks, width, order of the cuts, tokens and link."""
+    from course.labs.lab_tensor_parallel import TensorParallelLab
+
+    return TensorParallelLab(**values)

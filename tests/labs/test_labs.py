@@ -12,6 +12,7 @@ from course import labs
 from course.labs import pool
 from course.labs.base import Lab
 from course.labs.go import Go
+from course.labs.lab_pipeline import PipelineLab
 from course.labs.slow_motion import restored, slowed
 from minipar.hardware import PRESETS
 from minipar.trace import COMM, Span, Timeline
@@ -125,7 +126,7 @@ def test_a_pipeline_holds_and_sends_what_theory_predicts(schedule: str) -> None:
 
 
 def test_an_edited_pipeline_is_predicted_and_run_until_a_slider_moves() -> None:
-    lab = labs.pipeline(ranks=2, microbatches=3, schedule="1f1b")
+    lab = PipelineLab(ranks=2, microbatches=3, schedule="1f1b")
     before = lab.figures.predicted["idle"]
     assert not lab.editor.move(0, 2, 0)  # B0 cannot come before F0
     assert lab.editor.move(0, 3, 2)  # F2 before B0: legal, and holds one more
