@@ -1,0 +1,160 @@
+"""Lessons 7, 8 and 9: a pipeline's schedule, from slider or by hand, predicted and run by paced ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from course.labs.base import Lab, Settings
+from course.labs.controls import Choice, Control, Slider, Steps
+from course.labs.go import Go
+from course.labs.picture import stacked, table_png
+from course.labs.work_pipeline import pipeline_step
+from course.views.canvas_view import CanvasView
+from course.views.curves import CurveView
+from course.views.schedule_view import ScheduleView
+from course.views.timeline import TimelineView
+from minipar.hardware import PRESETS, Cluster, Link
+from minipar.pipeline_parallel import NAMES, Schedule, build
+from minipar.pipeline_parallel.run import actions_of
+from minipar.trace import Span, Timeline
+
+SHOWN = 1.5  # seconds that a run lasts on the learner's clock, if its slots are then
+SLOT = (0.012, 0.05)  # no shorter than a process can wait for with some precision, no longer than a learner wants to
+NO_TIME = Link("no time", 0.0, float("inf"))
+INSTANT = Cluster("messages in no time", PRESETS["cpu"].device, NO_TIME, NO_TIME)
+CURVES = 4  # as many ranks' activations are drawn: more lines say less
+
+
+class PipelineLab(Lab):
+    """All times are in slots: a forward of one microbatch through all that a rank holds takes one, a backward two."""
+
+    title = "Pipeline"
+
+    def __init__(self, **values: object) -> None:
+        self._built: dict[str, object] = {}  # the settings that the editor's schedule was made for
+        super().__init__(**values)
+
+    def controls(self) -> dict[str, Control]:
+        return {
+            "ranks": Slider("ranks", 1, 8, 4),
+            "microbatches": Slider("microbatches", 1, 16, 8),
+            "schedule": Choice("schedule", NAMES, "1f1b"),
+            "chunks": Slider(
+                "chunks", 1, 4, 2, help="stages on every rank; interleaved takes any number, the others have their own"
+            ),
+            "last": Steps("last stage takes x", (1.0, 1.5, 2.0, 3.0), 1.0, "how many times as long the last stage takes"),
+        }
+
+    def make_views(self) -> list[CanvasView]:
+        self.timeline = TimelineView(unit="slots")
+        self.held = CurveView("slots", "microbatches held", "activations held", height=200)
+        self.editor = ScheduleView(build("1f1b", 1, 1), changed=self._edited)
+        return [self.timeline, self.held, self.editor]
+
+    def refuse(self, v: Settings) -> str | None:
+        try:
+            _build(v)
+        except ValueError as error:
+            return f"{error}."
+        return None
+
+    def predict(self, v: Settings) -> None:
+        schedule = self._schedule(v)
+        expected = self.editor.timeline
+        self.timeline.show(predicted=expected, measured=None)
+        self.held.clear()
+        self._draw_held(schedule, expected)
+        self.figures.predict("makespan", expected.makespan, "slots")
+        self.figures.predict("idle", expected.bubble, "share")
+        self.figures.predict("slowest rank works", max(map(expected.busy, range(schedule.ranks))), "slots")
+        for rank in range(schedule.ranks):
+            self.figures.predict(_held_by(rank), _whole(schedule, expected.peak_activations[rank]), "microbatches")
+        self.figures.predict("messages", _messages(schedule))
+
+    def measure(self, go: Go, v: Settings) -> str:
+        schedule = self._schedule(v)
+        unit = min(max(SHOWN / self.editor.timeline.makespan, SLOT[0]), SLOT[1])
+        options = {"hardware": INSTANT, "factor": unit, "live": [self.timeline], "timeout": 60.0}
+        _, out = go(schedule.ranks, pipeline_step, schedule, _pace(schedule, v, unit), **options)
+        seen = _in_slots(out[0][0], unit)
+        actions = actions_of(seen)
+        self.timeline.show(measured=seen)
+        self._draw_held(schedule, actions)
+        self.figures.find("makespan", actions.makespan, "slots", "paced")
+        self.figures.find("idle", actions.bubble, "share", "paced")
+        self.figures.find("slowest rank works", max(map(actions.busy, range(schedule.ranks))), "slots", "paced")
+        for rank, (_, peak, _) in enumerate(out):
+            self.figures.find(_held_by(rank), _whole(schedule, peak), "microbatches", "counted")
+        self.figures.find("messages", sum(sent for _, _, sent in out), source="counted")
+        name = schedule.name if schedule.name in NAMES else f"{v.schedule}, edited"
+        return f"Paced: {schedule.ranks} processes, a slot of {unit * 1000:.0f} ms; schedule: {name}."
+
+    def png(self) -> bytes:
+        """Without the editor: nobody can edit a picture, and the timeline shows the same."""
+        return stacked([self.timeline.png(), self.held.png(), table_png(self.table(), self.said)])
+
+    def _schedule(self, v: Settings) -> Schedule:
+        """What the editor holds: made anew for other settings, else with the learner's moves."""
+        if self._built != vars(v):
+            schedule = _build(v)
+            self.editor.costs = _costs(schedule, v)
+            self.editor.show(schedule)
+            self._built = dict(vars(v))
+        return self.editor.schedule
+
+    def _edited(self, schedule: Schedule) -> None:
+        """A move was accepted: predict and run what the editor now holds."""
+        if self.panel is not None:
+            self.post(self.values)
+
+    def _draw_held(self, schedule: Schedule, timeline: Timeline) -> None:
+        shown = sorted({round(i * (schedule.ranks - 1) / max(CURVES - 1, 1)) for i in range(CURVES)})
+        for rank in shown:
+            x, y = _stairs(timeline.live_activations(rank), timeline.start)
+            self.held.show(f"rank {rank}", x, [_whole(schedule, held) for held in y], timeline.source)
+
+
+def _build(v: Settings) -> Schedule:
+    return build(v.schedule, v.ranks, v.microbatches, v.chunks if v.schedule == "interleaved" else None)
+
+
+def _costs(schedule: Schedule, v: Settings) -> dict[str, list[float]]:
+    """Of one action, by stage, in slots."""
+    each = [schedule.ranks / schedule.stages] * schedule.stages
+    each[-1] *= v.last
+    return {"forward": each, "input_grad": each, "weight_grad": each}
+
+
+def _pace(schedule: Schedule, v: Settings, unit: float) -> dict[str, list[float]]:
+    """Seconds of one action, by kind and stage."""
+    forward = [cost * unit for cost in _costs(schedule, v)["forward"]]
+    return {"F": forward, "I": forward, "W": forward, "B": [2 * seconds for seconds in forward]}
+
+
+def _in_slots(timeline: Timeline, unit: float) -> Timeline:
+    spans: list[Span] = [s._replace(start=s.start / unit, end=s.end / unit) for s in timeline.spans]
+    return Timeline(spans, timeline.ranks, "paced")
+
+
+def _whole(schedule: Schedule, chunks: float) -> float:
+    """Microbatch-chunks as microbatches: a chunk is a part of what a rank holds."""
+    return chunks * schedule.ranks / schedule.stages
+
+
+def _messages(schedule: Schedule) -> int:
+    """An activation forward and a gradient backward, for each microbatch and each step from rank to rank."""
+    return 2 * schedule.microbatches * sum(a != b for a, b in pairwise(schedule.placement))
+
+
+def _held_by(rank: int) -> str:
+    return f"most held by rank {rank}"
+
+
+def _stairs(points: list[tuple[float, int]], start: float) -> tuple[list[float], list[float]]:
+    """A curve that keeps each value until the next one comes."""
+    x, y, before = [0.0], [0.0], 0
+    for time, held in points:
+        x += [time - start, time - start]
+        y += [before, held]
+        before = held
+    return x, y
