@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 
 from minipar import pacing
-from minipar.comm.pending import Leg, Pending, finished, launch, signature
+from minipar.comm.pending import Leg, Pending, finished, launch, watched
 from minipar.mesh import Axis, world
 
 Message = tuple[torch.Tensor, int]  # a tensor and the rank, within the axis, at the other end
+_Op = tuple[str, torch.Tensor, int]  # "send" or "recv", what goes over the wire, the rank within the axis
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 # torch renamed these two in 2.13
@@ -162,18 +163,14 @@ def async_exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (),
         return finished([])
     out = [(_to_wire(x.detach(), axis), peer) for x, peer in sends]
     into = [(_to_wire(x, axis), peer) for x, peer in recvs]
-    ops: list[dist.P2POp] = []
-    legs: list[Leg] = []
-    for wire, peer in out:
-        legs.append(_outgoing(wire, axis.ranks[peer], axis, ops))
-    for wire, peer in into:
-        legs.append(_incoming(wire, axis.ranks[peer], axis, ops))
+    ops: list[_Op] = []
+    legs = [_outgoing(wire, peer, axis, ops) for wire, peer in out] + [_incoming(wire, peer, axis, ops) for wire, peer in into]
 
     def finish() -> list[torch.Tensor]:
         out.clear()  # the sent tensors were kept alive until here
         return [x if wire is x else x.copy_(wire) for (wire, _), (x, _) in zip(into, recvs, strict=True)]
 
-    return Pending(dist.batch_isend_irecv(ops), legs, axis, signature((*sends, *recvs)[0][0]), finish)
+    return Pending(_start(ops, axis), legs, axis, (*sends, *recvs)[0][0], finish)
 
 
 def exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (), axis: Axis | None = None) -> list[torch.Tensor]:
@@ -210,27 +207,42 @@ def gather_objects(value: Any, axis: Axis | None = None) -> list[Any]:
     return values
 
 
-def _outgoing(wire: torch.Tensor, peer: int, axis: Axis, ops: list[dist.P2POp]) -> Leg:
+def _start(ops: list[_Op], axis: Axis) -> list[dist.Work]:
+    """Start the messages. NCCL wants them as one batch: two ranks that both send first would wait for each other."""
+    group = axis.group
+    if any(wire.is_cuda for _, wire, _ in ops):
+        kinds = {"send": dist.isend, "recv": dist.irecv}
+        return dist.batch_isend_irecv([dist.P2POp(kinds[op], wire, axis.ranks[peer], group) for op, wire, peer in ops])
+    if group is not None and not watched():  # torch's wrappers take longer than gloo needs for a small message
+        return [group.send([wire], peer, 0) if op == "send" else group.recv([wire], peer, 0) for op, wire, peer in ops]
+    works = [
+        dist.isend(wire, group=group, group_dst=peer) if op == "send" else dist.irecv(wire, group=group, group_src=peer)
+        for op, wire, peer in ops
+    ]
+    return [work for work in works if work is not None]
+
+
+def _outgoing(wire: torch.Tensor, peer: int, axis: Axis, ops: list[_Op]) -> Leg:
     """Queue a send. Where the rank is paced, a small message goes ahead and says when the transfer started."""
     settle = None
     pacer = pacing.current()
     if pacer is not None:
-        pair = pacer.send(peer, _nbytes(wire))
-        ops.append(dist.P2POp(dist.isend, torch.tensor([pair[0]], dtype=torch.float64), peer, axis.group))
+        pair = pacer.send(axis.ranks[peer], _nbytes(wire))
+        ops.append(("send", torch.tensor([pair[0]], dtype=torch.float64), peer))
         settle = lambda: pair  # noqa: E731
-    ops.append(dist.P2POp(dist.isend, wire, peer, axis.group))
-    return Leg("send", _nbytes(wire), (peer,), settle)
+    ops.append(("send", wire, peer))
+    return Leg("send", _nbytes(wire), (axis.ranks[peer],), settle)
 
 
-def _incoming(wire: torch.Tensor, peer: int, axis: Axis, ops: list[dist.P2POp]) -> Leg:
+def _incoming(wire: torch.Tensor, peer: int, axis: Axis, ops: list[_Op]) -> Leg:
     settle = None
     pacer = pacing.current()
     if pacer is not None:
         sent = torch.empty(1, dtype=torch.float64)
-        ops.append(dist.P2POp(dist.irecv, sent, peer, axis.group))
-        settle = lambda: pacer.receive(peer, _nbytes(wire), sent.item())  # noqa: E731
-    ops.append(dist.P2POp(dist.irecv, wire, peer, axis.group))
-    return Leg("recv", 0, (peer,), settle)
+        ops.append(("recv", sent, peer))
+        settle = lambda: pacer.receive(axis.ranks[peer], _nbytes(wire), sent.item())  # noqa: E731
+    ops.append(("recv", wire, peer))
+    return Leg("recv", 0, (axis.ranks[peer],), settle)
 
 
 def _reduction(op: str) -> dist.ReduceOp.RedOpType:

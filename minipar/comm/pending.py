@@ -50,6 +50,11 @@ def set_monitor(monitor: Monitor | None) -> Monitor | None:
     return before
 
 
+def watched() -> bool:
+    """Whether a monitor is set: then torch's own functions are called, which the one who set it may watch too."""
+    return _monitor is not None
+
+
 @dataclass
 class Leg:
     """One part of a call to account for: a whole collective, or one message of an exchange."""
@@ -71,14 +76,14 @@ class Pending:
         works: Sequence[dist.Work],
         legs: Sequence[Leg],
         axis: Axis,
-        signature: str,
+        like: torch.Tensor | None,
         finish: Callable[[], Any],
         launched: float | None = None,
     ) -> None:
         self._works = list(works)
         self._legs = legs
         self._axis = axis
-        self._signature = signature
+        self._like = like
         self._finish = finish
         self._launched = now() if launched is None else launched
         self._completed: float | None = None
@@ -105,8 +110,9 @@ class Pending:
             self._waited = True
             if self._works:
                 self._block()
+            self._like = None
             self._value = self._finish()
-            self._works, self._finish = [], _nothing
+            self._finish = _nothing  # the works stay: dropping one at once waits for gloo's thread to let go of it
         return self._value
 
     def _block(self) -> None:
@@ -114,17 +120,17 @@ class Pending:
         first = self._legs[0]
         with tracer.blocked():
             if _monitor is not None:
-                _monitor.enter(first.op, self._axis.name, self._axis.ranks, self._signature)
+                _monitor.enter(first.op, self._axis.name, self._axis.ranks, signature(self._like))
             try:
                 for work in self._works:
                     work.wait()
-                settled = [leg.settle() if leg.settle else None for leg in self._legs]
-                pacing.wait_until(max((end for pair in settled if pair for end in pair[1:]), default=0.0))
+                times = [leg.settle() if leg.settle else self._measured(leg, began) for leg in self._legs]
+                if first.settle:
+                    pacing.wait_until(max(end for _, end in times))
             finally:
                 if _monitor is not None:
                     _monitor.leave()
-        for leg, pair in zip(self._legs, settled, strict=True):
-            start, end = pair or self._measured(leg, began)
+        for leg, (start, end) in zip(self._legs, times, strict=True):
             tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
 
     def _measured(self, leg: Leg, began: float) -> tuple[float, float]:
@@ -144,7 +150,7 @@ def _nothing() -> None:
 
 def finished(value: Any) -> Pending:
     """A communication that needed none: an axis of one rank."""
-    pending = Pending((), (), Axis("", 1, 0, (0,)), "", lambda: value)
+    pending = Pending((), (), Axis("", 1, 0, (0,)), None, lambda: value)
     pending.wait()
     return pending
 
@@ -172,9 +178,11 @@ def launch(
     works.append(start())
     sent = wire_bytes(op, full_bytes, axis.size) if nbytes is None else nbytes
     leg = Leg(op, sent, tuple(r for r in axis.ranks if r != axis.ranks[axis.rank]), settle)
-    return Pending(works, [leg], axis, signature(x), finish, launched)
+    return Pending(works, [leg], axis, x, finish, launched)
 
 
-def signature(x: torch.Tensor) -> str:
+def signature(x: torch.Tensor | None) -> str:
     """What must agree between ranks: ``float32[4, 8]``."""
+    if x is None:
+        return ""
     return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"

@@ -1,0 +1,41 @@
+"""Our all-reduces, written from messages, against gloo's own: ``python -m tests.benchmarks.bench_collectives [ranks]``.
+
+Plain processes on this machine, seconds measured, bytes counted. Target: segmented ring <= 1.0 of gloo at 4 ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+from minipar.collectives import ALL_REDUCE
+from minipar.trace import tracer
+from tests.benchmarks.pairs import alternate, on_ranks, summary
+
+ROUNDS = {1_000_000: 60, 16_000_000: 24}
+
+
+def against_gloo(algorithm: str, nbytes: int, rounds: int) -> list[tuple[float, float]]:
+    x, y = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4)
+    return alternate(lambda: ALL_REDUCE[algorithm](x, None), lambda: dist.all_reduce(y), rounds)
+
+
+def bytes_sent(algorithm: str, nbytes: int) -> float:
+    with tracer.watch() as spans:
+        ALL_REDUCE[algorithm](torch.zeros(nbytes // 4), None)
+    return sum(span.nbytes for span in spans)
+
+
+def main(n: int, algorithms: list[str]) -> None:
+    print(f"all-reduce on {n} ranks:    ours           gloo's own")
+    for nbytes, rounds in ROUNDS.items():
+        for algorithm in algorithms:
+            sent = max(on_ranks(n, bytes_sent, algorithm, nbytes))
+            pair = summary(on_ranks(n, against_gloo, algorithm, nbytes, rounds))
+            print(f"{nbytes / 1e6:3.0f} MB {algorithm:19} {pair}  {sent / nbytes:.3f} of the data sent by the busiest rank")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4, sys.argv[2:] or list(ALL_REDUCE))
