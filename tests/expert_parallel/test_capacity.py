@@ -99,7 +99,7 @@ def kept_tokens(sizes: dict, options: MoEOptions) -> tuple[list[int], list[int],
 
 
 def over(ranks, n: int, options: MoEOptions) -> tuple[torch.Tensor, int, torch.Tensor]:
-    parts = ranks(n).run(kept_tokens, {"dp": n, "ep": n}, options)
+    parts = ranks(n).run(kept_tokens, {"dp": n, "ep": n}, options) if n > 1 else [kept_tokens({}, options)]
     return torch.tensor([p[0] for p in parts]).sum(0), sum(p[1][0] for p in parts), torch.cat([p[2] for p in parts])
 
 
