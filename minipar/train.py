@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minipar import blend, comm, context_parallel, data, pacing
+from minipar import blend, comm, context_parallel, data, expert_parallel, pacing
 from minipar.context_parallel import METHODS as CONTEXTS
 from minipar.ledger import Layout
 from minipar.mesh import Mesh
@@ -150,6 +150,7 @@ def one_step(layout: Layout, optimizer: torch.optim.Optimizer, batch: data.Batch
             scale = (clip / grad_norm(params, mesh)).clamp(max=1.0)
             torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale.item())
         optimizer.step()
+    expert_parallel.end_step(layout.model)
     return loss.item()
 
 
