@@ -32,7 +32,10 @@ class Mailbox:
 
     def __init__(self, axis: Axis, device: torch.device) -> None:
         self.axis, self.device = axis, device
+        self.stamped = False  # whether each message says when it was made: see ``paced``
+        self.arrived = 0.0  # the stamp of the value taken last
         self._here: dict[Value, Tensor] = {}
+        self._stamps: dict[Value, Pending] = {}
         self._expected: dict[Value, Pending] = {}
         self._leaving: dict[Value, Pending] = {}
         self._gradients: deque[Value] = deque()  # of _leaving, oldest first
@@ -44,18 +47,26 @@ class Mailbox:
 
     def take(self, value: Value) -> Tensor:
         """The value, once it is there."""
+        self.arrived = 0.0
         if value in self._here:
             return self._here.pop(value)
-        return self._expected.pop(value).wait()[0]
+        x = self._expected.pop(value).wait()[0]
+        if self.stamped:
+            with _untraced():
+                self.arrived = self._stamps.pop(value).wait()[0].item()
+        return x
 
-    def send(self, message: Transfer, shape: tuple[int, ...]) -> None:
-        """Start to send a value that was ``put``. ``shape`` is that of the microbatch's input."""
+    def send(self, message: Transfer, shape: tuple[int, ...], made: float = 0.0) -> None:
+        """Start to send a value that was ``put``. ``shape`` is that of the microbatch's input, ``made`` goes along as the stamp."""
         value = (message.what, message.stage, message.microbatch)
         x = self._here.pop(value)
         if (_boundary(message), shape) not in self._forms:
             self._announce(message, shape, x)
         if not x.numel():
             return
+        if self.stamped:
+            stamp = torch.tensor([made], dtype=torch.float64, device=self.device)
+            self._stamps[value] = comm.async_exchange([(stamp, message.peer)], [], self.axis)
         self._leaving[value] = comm.async_exchange([(x, message.peer)], [], self.axis)
         if message.what == "B":
             self._gradients.append(value)
@@ -70,6 +81,9 @@ class Mailbox:
         sizes, dtype = self._forms[_boundary(message), shape]
         x = torch.empty(sizes, dtype=dtype, device=self.device)
         if x.numel():
+            if self.stamped:
+                stamp = torch.empty(1, dtype=torch.float64, device=self.device)
+                self._stamps[value] = comm.async_exchange([], [(stamp, message.peer)], self.axis)
             self._expected[value] = comm.async_exchange([], [(x, message.peer)], self.axis)
         else:
             self._here[value] = x
@@ -78,6 +92,9 @@ class Mailbox:
         """Let go of a value that was sent, once its transfer is done."""
         if value in self._leaving:
             self._leaving.pop(value).wait()
+            if self.stamped:
+                with _untraced():
+                    self._stamps.pop(value).wait()
 
     def settle(self) -> None:
         """Wait until everything sent has left."""

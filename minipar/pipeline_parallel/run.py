@@ -16,9 +16,10 @@ from minipar import comm, pacing
 from minipar.data import Batch
 from minipar.mesh import Mesh
 from minipar.parameters import sync_gradients
-from minipar.pipeline_parallel.action import Action, Transfer
+from minipar.pipeline_parallel.action import Action, Transfer, makes
 from minipar.pipeline_parallel.cut import layers_of, local_part, stage_layers, sum_tied, tied_across
 from minipar.pipeline_parallel.mailbox import Mailbox
+from minipar.pipeline_parallel.paced import Clock
 from minipar.pipeline_parallel.schedule import Schedule
 from minipar.pipeline_parallel.simulate import Cost, per_stage
 from minipar.pipeline_parallel.stage import LossSum, Stage, matrix_elements
@@ -34,7 +35,8 @@ class Pipeline:
     sizes: how many layers each stage gets; left out, the largest stage gets as few matrix elements as possible.
     loss_sum: ``(scores, targets) -> loss summed over the targets that count``; left out, the last layer's own.
     seed: of all dropout masks; the same masks for every schedule and every cut.
-    pace: seconds that an action lasts at least, by kind, one number or one for each stage: ``{"F": 0.02, "B": [0.04, 0.05]}``.
+    pace: seconds that an action lasts, by kind, one number or one for each stage: ``{"F": 0.02, "B": [0.04, 0.05]}``. Give each
+    kind that the schedule has; see ``paced``. Left out, actions last as long as they do, or as the rank's hardware model says.
     """
 
     def __init__(
@@ -53,6 +55,9 @@ class Pipeline:
         schedule.validate()
         self.program = schedule.lower()[self.axis.rank]
         self.pace = {kind: per_stage(cost, schedule.stages, f"pace[{kind!r}]") for kind, cost in (pace or {}).items()}
+        unpaced = {action.kind for row in schedule.rows for action in row} - self.pace.keys()
+        if self.pace and unpaced:
+            raise ValueError(f"pace: this schedule has {', '.join(sorted(unpaced))} as well; give the seconds of those too")
         layers = layers_of(model)
         ranges = stage_layers(layers, schedule.stages, sizes, [matrix_elements(layer) for layer in layers])
         pieces = [[layers[i] for i in r] for r in ranges]
@@ -68,6 +73,9 @@ class Pipeline:
         self.model = local_part(model, [layer for s in self.stages for layer in pieces[s]])
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.mail = Mailbox(self.axis, self.device)
+        self.mail.stamped = bool(self.pace)
+        self.clock = Clock()
+        self._made: dict[tuple[str, int, int], float] = {}  # modelled ends of what is to be sent
         self.steps = 0
         self.peak_activations = 0  # counted in the last step: microbatch-chunks held at once
         self._spans: list[Span] = []
@@ -86,6 +94,7 @@ class Pipeline:
         parts = batch.to(self.device).parts(self.schedule.microbatches)
         loss = torch.zeros((), device=self.device, dtype=torch.float64)
         self.peak_activations = 0
+        self.mail.arrived = 0.0
         with tracer.watch() as self._spans:
             for instruction in self.program:
                 if isinstance(instruction, Action):
@@ -112,7 +121,7 @@ class Pipeline:
         shape = tuple(batch.inputs.shape)
         with tracer.during("forward" if message.what == "F" else "backward"):
             if message.way == "send":
-                self.mail.send(message, shape)
+                self.mail.send(message, shape, self._made.pop((message.what, message.stage, message.microbatch), 0.0))
             else:
                 self.mail.expect(message, shape)
 
@@ -147,14 +156,24 @@ class Pipeline:
     @contextmanager
     def _accounted(self, action: Action, stage: Stage, batch: Batch) -> Iterator[None]:
         """Trace an action, and let it last as long as it should."""
-        with tracer.during("forward" if action.kind == "F" else "backward"), tracer.span(*action):
-            start = now()
-            if action.kind in self.pace:
-                yield
-                pacing.wait_until(start + self.pace[action.kind][action.stage])
+        with tracer.during("forward" if action.kind == "F" else "backward"):
+            if self.pace:
+                with self._paced(action):
+                    yield
                 return
-            with pacing.compute(flops=2.0 * PRODUCTS[action.kind] * stage.matrix_elements * batch.inputs.numel()):
+            flops = 2.0 * PRODUCTS[action.kind] * stage.matrix_elements * batch.inputs.numel()
+            with tracer.span(*action), pacing.compute(flops):
                 yield
+
+    @contextmanager
+    def _paced(self, action: Action) -> Iterator[None]:
+        start, began = self.clock.start(self.mail.arrived), now()
+        yield
+        end = self.clock.finish(start, self.pace[action.kind][action.stage], now() - began)
+        tracer.add(action.kind, COMPUTE, start, end, stage=action.stage, microbatch=action.microbatch)
+        made = makes(action)
+        if made:
+            self._made[made, action.stage, action.microbatch] = end
 
 
 def actions_of(timeline: Timeline) -> Timeline:

@@ -153,7 +153,7 @@ def test_one_rank_needs_no_process_group() -> None:
         (build("interleaved", 1, 2, chunks=13), {}, "12 layers do not fill 13 stages"),
         (build("zb-v", 1, 2), {"sizes": [3, 3]}, "add up to the 12 layers"),
         (build("zb-v", 1, 2), {"sizes": [12, 0]}, "each at least 1"),
-        (build("zb-v", 1, 2), {"pace": {"F": -1}}, r"pace\['F'\] of stage 0 is -1"),
+        (build("zb-v", 1, 2), {"pace": {"F": -1, "I": 1, "W": 1}}, r"pace\['F'\] of stage 0 is -1"),
         (Schedule.parse("B0 F0"), {}, "B0 comes before F0"),
     ],
 )
