@@ -76,9 +76,8 @@ class PipelineLab(Lab):
         unit = min(max(SHOWN / self.editor.timeline.makespan, SLOT[0]), SLOT[1])
         options = {"hardware": INSTANT, "factor": unit, "live": [self.timeline], "timeout": 60.0}
         _, out = go(schedule.ranks, pipeline_step, schedule, _pace(schedule, v, unit), **options)
-        seen = _in_slots(out[0][0], unit)
-        actions = actions_of(seen)
-        self.timeline.show(measured=seen)
+        actions = in_slots(actions_of(out[0][0]), unit)
+        self.timeline.show(measured=actions)
         self._draw_held(schedule, actions)
         self.figures.find("makespan", actions.makespan, "slots", "paced")
         self.figures.find("idle", actions.bubble, "share", "paced")
@@ -88,6 +87,11 @@ class PipelineLab(Lab):
         self.figures.find("messages", sum(sent for _, _, sent in out), source="counted")
         name = schedule.name if schedule.name in NAMES else f"{v.schedule}, edited"
         return f"Paced: {schedule.ranks} processes, a slot of {unit * 1000:.0f} ms; schedule: {name}."
+
+    def settings(self) -> str:
+        """Without the chunks, where the schedule has its own."""
+        shown = {name: c for name, c in self.controls().items() if name != "chunks" or self.values["schedule"] == "interleaved"}
+        return ", ".join(f"{control.label} {self.values[name]}" for name, control in shown.items())
 
     def png(self) -> bytes:
         """Without the editor: nobody can edit a picture, and the timeline shows the same."""
@@ -131,7 +135,8 @@ def _pace(schedule: Schedule, v: Settings, unit: float) -> dict[str, list[float]
     return {"F": forward, "I": forward, "W": forward, "B": [2 * seconds for seconds in forward]}
 
 
-def _in_slots(timeline: Timeline, unit: float) -> Timeline:
+def in_slots(timeline: Timeline, unit: float) -> Timeline:
+    """A paced run whose slots took ``unit`` seconds, with slots for seconds."""
     spans: list[Span] = [s._replace(start=s.start / unit, end=s.end / unit) for s in timeline.spans]
     return Timeline(spans, timeline.ranks, "paced")
 
