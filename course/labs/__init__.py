@@ -78,3 +78,10 @@ def tensor_parallel(**values: Any) -> Lab:
     from course.labs.lab_tensor_parallel import TensorParallelLab
 
     return TensorParallelLab(**values)
+
+
+def long_context(**values: Any) -> Lab:
+    """Lesson 11: attention over a sequence that is cut over the ranks, by ranks, sequence and method."""
+    from course.labs.lab_long_context import LongContextLab
+
+    return LongContextLab(**values)

@@ -23,6 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that run quickly
     "averaging": {"ranks": 2, "skew": 3},
     "data_parallel": {"ranks": 3, "layers": 3},
     "tensor_parallel": {"tp": 2, "width": 64},
+    "long_context": {"cp": 2, "seq": 240},
     "pipeline": {"ranks": 2, "microbatches": 3},
 }
 MAKERS: list[tuple[str, Callable[..., Lab]]] = [(name, getattr(labs, name)) for name in SMALL]
@@ -68,7 +69,7 @@ def test_a_prediction_takes_away_what_was_found_for_other_values(name: str, make
 
 @EVERY
 def test_an_unknown_setting_is_refused_with_those_there_are(name: str, make: Callable[..., Lab]) -> None:
-    with pytest.raises(TypeError, match=r"no setting 'speed'; it has .*(ranks|tp)"):
+    with pytest.raises(TypeError, match=r"no setting 'speed'; it has .*(ranks|tp|cp)"):
         make(speed=3)
 
 
@@ -108,6 +109,39 @@ def test_tensor_parallel_counts_the_collectives_and_bytes_that_theory_predicts(o
 def test_tensor_parallel_refuses_rows_that_do_not_divide() -> None:
     with pytest.raises(ValueError, match="3 ranks do not divide it"):
         labs.tensor_parallel(tp=3, order="row-column")
+
+
+@pytest.mark.parametrize("method", ["ring", "zigzag", "ulysses"])
+def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(method: str) -> None:
+    lab = labs.long_context(cp=4, seq=240, method=method)
+    assert len(lab.figures.found) == 3
+    for name, (value, unit, source) in lab.figures.found.items():
+        assert (value, unit) == lab.figures.predicted[name]
+        assert source == "counted"
+    assert "equal those of one rank" in lab.said
+
+
+@pytest.mark.parametrize("method", ["ring", "zigzag", "ulysses"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, method: str) -> None:
+    from course.labs.lab_long_context import HEADS, masks, pairs
+    from course.views.masks import MINE
+    from minipar.context_parallel import Layout
+
+    layout = Layout.of(method, ranks)
+    picture = masks(layout)
+    size = picture.shape[-1]
+    heads = HEADS // layout.ulysses
+    drawn = [heads * int((mask == MINE).sum()) for mask in picture]
+    assert sum(drawn) == HEADS * size * (size + 1) // 2
+    assert drawn == pairs(layout, size)
+
+
+def test_long_context_refuses_what_does_not_divide() -> None:
+    with pytest.raises(ValueError, match="8 heads out to 3 ranks"):
+        labs.long_context(cp=3, method="ulysses")
+    with pytest.raises(ValueError, match="240 tokens do not cut into equal parts over 7 ranks"):
+        labs.long_context(cp=7, seq=240)
 
 
 def test_averaging_by_tokens_learns_what_one_process_learns_and_by_ranks_does_not() -> None:

@@ -1,0 +1,79 @@
+// The causal mask once for each rank: what it computes in colour, what others compute in grey.
+
+import { Surface } from "./canvas.js";
+import { frameOf, markDrawn } from "./dom.js";
+import { onThemeChange } from "./theme.js";
+
+const GAP = 14, TITLE = 18, NOTE = 18;
+
+// Squares of equal side, four to a line at most.
+export function masksLayout(ranks, width) {
+  const columns = Math.max(1, Math.min(4, ranks));
+  const side = Math.max(40, Math.min(200, Math.floor((width - GAP) / columns) - GAP));
+  const lines = Math.ceil(ranks / columns);
+  const places = Array.from({ length: ranks }, (_, r) => ({
+    x: GAP + (r % columns) * (side + GAP),
+    y: TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
+  }));
+  return { side, places, height: lines * (side + TITLE + NOTE) + 4 };
+}
+
+class Masks {
+  constructor(model, el) {
+    this.model = model;
+    Object.assign(this, frameOf(el, "masks"));
+    this.canvas.setAttribute("role", "img");
+    this.surface = new Surface(this.canvas, (ctx, w) => this.paint(ctx, w), (w) => masksLayout(this.header.ranks ?? 0, w).height);
+    this.stops = [onThemeChange(() => this.update())];
+    model.on("change:_frame", () => this.update());
+    this.update();
+  }
+
+  update() {
+    this.header = this.model.get("_header");
+    this.frame = this.model.get("_frame");
+    this.canvas.setAttribute("aria-label", this.header.said ?? "no mask yet");
+    this.surface.invalidate();
+  }
+
+  paint(ctx, width) {
+    const { ranks = 0, size = 0, titles = [], notes = [], mine } = this.header;
+    const { side, places } = masksLayout(ranks, width);
+    const ink = getComputedStyle(this.root).color;
+    places.forEach(({ x, y }, rank) => {
+      ctx.fillStyle = ink;
+      ctx.font = "12px system-ui, sans-serif";
+      ctx.fillText(titles[rank], x, y - 5);
+      ctx.fillText(notes[rank], x, y + side + 13);
+      for (let q = 0; q < size; q++) this.row(ctx, (rank * size + q) * size, x, y + (q * side) / size, side / size, [ink, ink, mine]);
+    });
+    ctx.globalAlpha = 1;
+    markDrawn(this.root, this.model);
+  }
+
+  // Neighbours of one kind are filled together.
+  row(ctx, at, x, y, cell, colours) {
+    const { size } = this.header;
+    for (let start = 0, k = 1; k <= size; k++) {
+      const kind = this.frame.getUint8(at + start);
+      if (k < size && this.frame.getUint8(at + k) === kind) continue;
+      ctx.fillStyle = colours[kind];
+      ctx.globalAlpha = [0.06, 0.25, 1][kind];
+      ctx.fillRect(x + start * cell, y, (k - start) * cell + 0.4, cell + 0.4);
+      start = k;
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  dispose() {
+    this.stops.forEach((stop) => stop());
+    this.surface.dispose();
+  }
+}
+
+function render({ model, el }) {
+  const picture = new Masks(model, el);
+  return () => picture.dispose();
+}
+
+export default { render };
