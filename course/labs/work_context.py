@@ -32,7 +32,8 @@ def attention_step(method: str, seq: int) -> tuple[list[Span], int, float]:
     assert mine.grad is not None
     found = torch.stack([out.detach(), *mine.grad[:3]])
     alone = whole.clone().requires_grad_()
-    wanted_out = F.scaled_dot_product_attention(*alone[:3], is_causal=True)
+    q, k, v = alone[:3].unbind(0)
+    wanted_out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     (wanted_out * whole[3]).sum().backward()
     assert alone.grad is not None
     wanted = torch.stack([wanted_out.detach(), *alone.grad[:3]])[..., own, :]
