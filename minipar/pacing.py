@@ -23,11 +23,27 @@ class Pacer:
         self.rank = rank
         self._out_free: dict[Link, float] = defaultdict(float)  # when each outgoing link has served its last transfer
         self._in_free: dict[Link, float] = defaultdict(float)
+        self._late = 0.0  # seconds by which this machine is behind the modelled one
+
+    def clock(self) -> float:
+        """Now, on the modelled hardware: a processor shared by several ranks wakes each a little late after every wait."""
+        return now() - self._late
+
+    def wait(self, began: float, times: Sequence[tuple[float, float]]) -> None:
+        """Wait, since ``began``, until all of the ``(start, end)`` are over.
+
+        What this machine is late afterwards is taken off the next start, at most one operation's time: else it would add up, hop by
+        hop, to times that no modelled link takes.
+        """
+        start, end = max(times, key=lambda pair: pair[1])
+        due = max(end, began - self._late)
+        wait_until(end)
+        self._late = max(0.0, min(now() - due, end - start))
 
     def send(self, to: int, nbytes: float) -> tuple[float, float]:
         """``(start, end)`` of a transfer that is handed to the link now."""
         link = self.cluster.link((self.rank, to))
-        start = max(now(), self._out_free[link])
+        start = max(self.clock(), self._out_free[link])
         self._out_free[link] = start + link.seconds(nbytes)
         return start, self._out_free[link]
 
@@ -41,7 +57,7 @@ class Pacer:
     def ready(self, ranks: Sequence[int]) -> float:
         """The earliest moment at which this rank could start a collective over ``ranks``."""
         link = self.cluster.link(ranks)
-        return max(now(), self._out_free[link], self._in_free[link])
+        return max(self.clock(), self._out_free[link], self._in_free[link])
 
     def collective(self, op: str, nbytes: float, ranks: Sequence[int], start: float) -> tuple[float, float]:
         """``(start, end)`` of a collective whose last member was ready at ``start``, and whose link may still serve earlier ones.
@@ -77,10 +93,12 @@ def compute(flops: float = 0, nbytes: float = 0, seconds: float | None = None) -
 
     ``flops`` and ``nbytes`` are priced by the paced device; ``seconds`` states the time outright.
     """
-    start = now()
+    began, start = now(), now() if _current is None else _current.clock()
     yield
     if _current is not None:
-        wait_until(start + (_current.cluster.device.seconds(flops, nbytes) if seconds is None else seconds))
+        end = start + (_current.cluster.device.seconds(flops, nbytes) if seconds is None else seconds)
+        if now() < end:
+            _current.wait(began, [(start, end)])
 
 
 def wait_until(moment: float) -> None:

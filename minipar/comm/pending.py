@@ -125,8 +125,9 @@ class Pending:
                 for work in self._works:
                     work.wait()
                 times = [leg.settle() if leg.settle else self._measured(leg, began) for leg in self._legs]
-                if first.settle:
-                    pacing.wait_until(max(end for _, end in times))
+                pacer = pacing.current()
+                if pacer is not None and first.settle:
+                    pacer.wait(began, times)
             finally:
                 if _monitor is not None:
                     _monitor.leave()
