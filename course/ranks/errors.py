@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.ranks import wire
 from course.ranks.calls import is_library
@@ -17,9 +17,15 @@ from course.ranks.report import Failure
 from course.ranks.slots import Where
 
 if TYPE_CHECKING:
-    from course.ranks.pool import Trouble
     from course.ranks.run import Run
     from course.ranks.watchdog import Scene
+
+
+class Trouble(NamedTuple):
+    """Why a run did not end by itself on all ranks."""
+
+    kind: str  # "failed", "died", "stuck", "out of step", "timeout", "stopped", "interrupted", "left"
+    lines: tuple[str, ...] = ()
 
 
 class _Told(BaseException):

@@ -14,24 +14,18 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from course.ranks import errors, recovery, strays, watchdog, wire
+from course.ranks.errors import Trouble
 from course.ranks.hub import hub
 from course.ranks.member import Member
 from course.ranks.run import Event, Run, spans_of
-from course.ranks.server import fork_server
+from course.ranks.server import fork_server, working_folder
 from course.ranks.slots import DEAD, STATES, RankState, Slots
 from minipar.trace import now
 
 _numbers = itertools.count(1)
-
-
-class Trouble(NamedTuple):
-    """Why a run did not end by itself on all ranks."""
-
-    kind: str  # "failed", "died", "stuck", "out of step", "timeout", "stopped", "interrupted", "left"
-    lines: tuple[str, ...] = ()
 
 
 class Pool:
@@ -137,7 +131,7 @@ class Pool:
     def _send_run(self, run: Run, body: bytes | memoryview) -> None:
         self.run = run
         self._suspect = watchdog.Suspect()
-        order = {"run": run.number, "path": sys.path[:], "cwd": _cwd()}
+        order = {"run": run.number, "path": sys.path[:], "cwd": working_folder()}
         for m in self.members:
             m.finished, m.failure = False, None
         frame = wire.pack(wire.RUN, order, body)
@@ -161,7 +155,7 @@ class Pool:
             "device": self.device,
             "cpus": cpus,
             "path": sys.path[:],
-            "cwd": _cwd(),
+            "cwd": working_folder(),
             "env": {k: v for k, v in os.environ.items() if k not in self.server.own_environment},
         }
 
@@ -299,10 +293,3 @@ class Pool:
 
     def _state(self, m: Member) -> RankState:
         return self.slots.read(m.rank, m.pid) if m.alive else RankState(m.rank, STATES[DEAD], m.died, pid=m.pid)
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return "/"

@@ -16,7 +16,8 @@ from course.ranks.member import Member
 from minipar.trace import now
 
 if TYPE_CHECKING:
-    from course.ranks.pool import Pool, Trouble
+    from course.ranks.errors import Trouble
+    from course.ranks.pool import Pool
     from course.ranks.run import Run
     from course.ranks.slots import RankState
 
