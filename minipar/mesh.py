@@ -14,7 +14,6 @@ from math import prod
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 DENSE = ("pp", "dp", "cp", "tp")  # outermost first
 EXPERT = ("edp", "ep")
@@ -55,18 +54,14 @@ class Mesh:
         self._axes: dict[tuple[str, ...], Axis] = {}
         if self.world.size == 1:
             return
-        made, key = _made_in(self.world), (pp, dp, cp, tp, ep)
-        if key in made:
-            self._axes = made[key]
-            return
-        self._add_view((pp, dp, cp, tp), DENSE)
-        if ep > 1:
-            self._add_view((pp, per_stage // ep, ep), ("pp", *EXPERT))
-        elif per_stage > 1:
-            self._add_view((pp, per_stage), ("pp", "edp"))
-        for joint in _joints(self.sizes):
-            self._add_joint(joint)
-        made[key] = self._axes
+        dense = torch.arange(self.world.size).view(pp, dp, cp, tp)
+        experts = dense.reshape(pp, per_stage // ep, ep)
+        for name in DENSE:
+            self._add((name,), dense, DENSE)
+        for name in EXPERT:
+            self._add((name,), experts, ("pp", *EXPERT))
+        for names in _joints(self.sizes):
+            self._add(names, dense, DENSE)
 
     def _refuse_bad_sizes(self, ep: int) -> None:
         for name, size in {**self.sizes, "ep": ep}.items():
@@ -80,23 +75,13 @@ class Mesh:
         if per_stage % ep:
             raise ValueError(f"ep {ep} does not divide the {per_stage} ranks of one stage (dp x cp x tp)")
 
-    def _add_view(self, shape: tuple[int, ...], names: tuple[str, ...]) -> None:
-        """Make the groups of one grid of all ranks, axis by axis."""
-        grid = torch.arange(self.world.size).view(shape)
-        view = DeviceMesh(_device_type(), grid, mesh_dim_names=names, _init_backend=any(size > 1 for size in shape))
-        for name in names:
-            if (name,) not in self._axes:
-                self._axes[(name,)] = _axis(name, view)
-
-    def _add_joint(self, names: tuple[str, ...]) -> None:
-        """The ranks of several dense axes as one line: a grid with those axes moved last and merged."""
-        others = [name for name in DENSE if name not in names]
-        order = [DENSE.index(name) for name in (*others, *names)]
-        shape = [self.sizes[name] for name in DENSE]
+    def _add(self, names: tuple[str, ...], grid: torch.Tensor, dims: tuple[str, ...]) -> None:
+        """The lines of ranks along ``names`` through ``grid``, whose dimensions are ``dims``; one axis, if it has several ranks."""
         size = prod(self.sizes[name] for name in names)
-        grid = torch.arange(self.world.size).view(shape).permute(order).reshape(-1, size)
-        view = DeviceMesh(_device_type(), grid, mesh_dim_names=("rest", "joint"))
-        self._axes[names] = _axis("+".join(names), view, "joint")
+        if size > 1:
+            order = [dims.index(name) for name in dims if name not in names] + [dims.index(name) for name in names]
+            lines = tuple(tuple(line) for line in grid.permute(order).reshape(-1, size).tolist())
+            self._axes[names] = _axis("+".join(names), lines, self.world)
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Axis:
         wanted = (names,) if isinstance(names, str) else tuple(names)
@@ -112,16 +97,24 @@ class Mesh:
         return "Mesh(" + ", ".join(f"{name}={size}" for name, size in self.sizes.items() if size > 1) + ")"
 
 
-_Axes = dict[tuple[str, ...], Axis]
-_made: tuple[dist.ProcessGroup | None, dict[tuple[int, ...], _Axes]] = (None, {})
+Lines = tuple[tuple[int, ...], ...]
+_made: tuple[dist.ProcessGroup | None, dict[tuple[str, Lines], dist.ProcessGroup]] = (None, {})
 
 
-def _made_in(everyone: Axis) -> dict[tuple[int, ...], _Axes]:
-    """The axes of the meshes made in this world so far, by sizes. Every group costs threads and sockets, so equal meshes share."""
+def _axis(name: str, lines: Lines, everyone: Axis) -> Axis:
+    """This rank's line, with a process group. Making groups is a collective: every rank makes those of all lines, in order.
+
+    Every group costs threads and sockets, on gloo even while it is idle; so axes of equal names and lines share theirs, and one
+    rank alone has none. (Axes of different names do not, as their calls may come in another order on another rank.)
+    """
     global _made
     if _made[0] is not everyone.group:
-        _made = (everyone.group, {})
-    return _made[1]
+        _made = (everyone.group, {})  # the groups of a process group that is gone are gone with it
+    own = next(line for line in lines if everyone.rank in line)
+    if (name, lines) not in _made[1]:
+        groups = {line: dist.new_group(list(line), group_desc=name) for line in lines}
+        _made[1][name, lines] = groups[own]
+    return Axis(name, len(own), own.index(everyone.rank), own, _made[1][name, lines])
 
 
 def _joints(sizes: dict[str, int]) -> list[tuple[str, ...]]:
@@ -129,14 +122,3 @@ def _joints(sizes: dict[str, int]) -> list[tuple[str, ...]]:
     wanted = [("dp", "cp"), ("dp", "cp", "tp"), ("dp", "tp"), ("cp", "tp"), ("pp", "tp"), DENSE]
     real = {tuple(name for name in names if sizes[name] > 1) for names in wanted}
     return sorted(names for names in real if len(names) > 1)
-
-
-def _axis(name: str, view: DeviceMesh, dim: str | None = None) -> Axis:
-    group = view.get_group(dim or name) if view.size() > 1 else None
-    ranks = tuple(dist.get_process_group_ranks(group)) if group is not None else (dist.get_rank(),)
-    size = len(ranks)
-    return Axis(name, size, ranks.index(dist.get_rank()), ranks, group if size > 1 else None)
-
-
-def _device_type() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
