@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from minipar import Mesh
+from minipar import Mesh, mesh
 from minipar.mesh import Axis, world
 
 
@@ -126,3 +126,14 @@ def same_groups() -> list[bool]:
 def test_equal_meshes_share_their_groups(ranks):
     """A group costs threads and sockets on every rank: a pool that makes a mesh in each run would fill up with them."""
     assert all(all(same) for same in ranks(4).run(same_groups))
+
+
+def _new_mesh() -> None:
+    mesh._made = (None, {})  # as if no mesh had been made before
+    Mesh(dp=world().size)
+
+
+def test_making_a_mesh_leaves_no_spans(ranks):
+    pool = ranks(2)
+    pool.run(_new_mesh)
+    assert pool.last_run.timeline.spans == []
