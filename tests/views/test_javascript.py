@@ -24,7 +24,7 @@ def test_pure_functions_of_the_pictures():
 
 
 def test_every_picture_has_an_entry():
-    assert ENTRIES == ["curves.js", "experts.js", "rank-states.js", "schedule.js", "timeline.js"]
+    assert ENTRIES == ["curves.js", "experts.js", "masks.js", "rank-states.js", "schedule.js", "timeline.js"]
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
