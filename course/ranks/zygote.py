@@ -25,7 +25,6 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "course.ranks.hooks",
-    "torch.distributed.device_mesh",
     "torch.nn.functional",
     "torch.optim",
     "minipar.trace",

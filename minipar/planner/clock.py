@@ -29,8 +29,9 @@ class Efficiency:
     overlap: float = 0.0  # the share of the gradient sync that hides behind the backward
 
 
-# A100: one fit to the ten models of Narayanan et al. 2021 (table 1) and the eight runs of Korthikanti et al. 2022 (table 5), whose
-#   software overlapped nothing. H100: one fit to the four Megatron-Core models and the two Llama 3 runs (2024, table 4).
+# Fitted to published step times and then rounded by hand, so errors on those same runs are no independent test. A100: Narayanan et
+#   al. 2021 (table 1), Korthikanti et al. 2022 (table 5), three MT-NLG runs, vTrain's multi-node runs. H100: four Megatron-Core
+#   models and two Llama 3 runs (2024, table 4), whose microbatches and chunks are not published and were assumed.
 # Others, and paced ranks, reach their modelled figures in full.
 EFFICIENCIES = {
     "A100 80 GB": Efficiency(matmul=0.76, attention=0.6, memory=0.9, inside=0.9, between=0.5, call=300e-6, layer=5e-3),

@@ -34,7 +34,8 @@ VTRAIN = [
     (96, 12288, 96, 4, 32, 4, 1536, 2, 53909.6),
 ]
 
-# NVIDIA Megatron-Core's table for H100 SXM: sequences of 4,096, vocabulary of 131,072.
+# NVIDIA Megatron-Core's table for H100 SXM: sequences of 4,096, vocabulary of 131,072. Microbatches, chunks and ZeRO stage are not
+# in it: those that ``rows`` takes, and the chunks of Llama 3 below, are assumptions.
 # name: (layers, width, heads, tp, pp, dp, batch, Tflop/s per GPU, MFU in percent)
 MEGATRON_H100 = {
     "1.7B": (24, 2048, 16, 1, 1, 48, 192, 408.8, 41),
