@@ -101,6 +101,16 @@ class Timeline:
             return 0.0
         return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * self.span)
 
+    @cached_property
+    def makespan_bubble(self) -> float:
+        """The idle share of the whole run, ``1 - busy time / (ranks * makespan)``: waits before a rank's first action count too.
+
+        A schedule may have no bubble on its ranks' own spans and still start late on some of them (ZB-V): look at both.
+        """
+        if not self.makespan:
+            return 0.0
+        return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * self.makespan)
+
     def breakdown(self, rank: int, wall: float | None = None) -> Breakdown:
         """Work, communication that was not hidden behind work, and idle time of one rank.
 

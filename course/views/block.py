@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from course.views.kinds import Kind, kind_of
+from course.views.labels import number
 from course.views.spans import (
     BUSY,
     COLUMNS,
@@ -38,7 +39,8 @@ class Block:
     labels: tuple[Label, ...]
     spans: np.ndarray
     makespan: float
-    bubble: float
+    bubble: float  # the idle share of the ranks' own spans
+    makespan_bubble: float
     idle: tuple[float, ...]  # per rank, the share of the makespan with neither work nor communication
     note: str = ""
 
@@ -62,8 +64,8 @@ class Block:
             spans[:, ROW] = place[spans[:, ROW].astype(int)]
             spans[:, [START, END]] -= spans[:, START].min()
             spans = spans[np.lexsort((spans[:, START], spans[:, ROW]))]
-        makespan, bubble, idle = account(spans, ordered, ranks)
-        return cls(source, ranks, ordered, labels, spans, makespan, bubble, idle, note)
+        makespan, own, whole, idle = account(spans, ordered, ranks)
+        return cls(source, ranks, ordered, labels, spans, makespan, own, whole, idle, note)
 
     def thinned(self, limit: int, window: tuple[float, float] | None = None) -> np.ndarray:
         """The spans to send or print: about ``limit`` at most, most of them inside ``window`` (seconds from the start)."""
@@ -83,13 +85,24 @@ class Block:
             "note": self.note,
             "ranks": self.ranks,
             "makespan": self.makespan,
-            "bubble": self.bubble,
+            "bubble": bubble_text(self.bubble, self.makespan_bubble),
             "idle": list(self.idle),
             "spans": spans,
             "merged": spans < len(self.spans),  # there is more to see from near
             "rows": [{"rank": r.rank, "lane": r.lane} for r in self.rows],
             "labels": [_label_state(label, kinds) for label in self.labels],
         }
+
+
+def bubble_text(own: float, whole: float) -> str:
+    """The bubble of a ``Timeline`` in words: on the ranks' own spans, and of the makespan where that is another number.
+
+    Nothing where no rank computed.
+    """
+    if own >= 1:
+        return ""
+    texts = number(own, "share"), number(whole, "share")
+    return f"bubble {texts[0]}" + (f" of own spans, {texts[1]} of the makespan" if texts[0] != texts[1] else "")
 
 
 def _label_state(label: Label, kinds: list[Kind]) -> dict[str, Any]:
@@ -110,10 +123,10 @@ def to_bytes(spans: np.ndarray) -> bytes:
     return np.ascontiguousarray(spans.reshape(-1, len(COLUMNS)), dtype="<f4").tobytes()
 
 
-def account(spans: np.ndarray, rows: tuple[Row, ...], ranks: int) -> tuple[float, float, tuple[float, ...]]:
-    """Makespan in seconds, bubble, and idle share per rank, as ``minipar.trace.Timeline`` defines them."""
+def account(spans: np.ndarray, rows: tuple[Row, ...], ranks: int) -> tuple[float, float, float, tuple[float, ...]]:
+    """Makespan in seconds, bubble, makespan bubble, and idle share per rank, as ``minipar.trace.Timeline`` defines them."""
     if not len(spans):
-        return 0.0, 0.0, (0.0,) * ranks
+        return 0.0, 0.0, 0.0, (0.0,) * ranks
     rank_of = np.array([row.rank for row in rows])[spans[:, ROW].astype(int)]
     compute = np.array([row.lane == COMPUTE for row in rows])[spans[:, ROW].astype(int)]
     makespan = float(spans[:, END].max() - spans[:, START].min())
@@ -121,7 +134,8 @@ def account(spans: np.ndarray, rows: tuple[Row, ...], ranks: int) -> tuple[float
     own = max(float(s[:, END].max() - s[:, START].min()) for s in mine if len(s))
     busy = sum(_covered(spans[(rank_of == rank) & compute]) for rank in range(ranks))
     idle = tuple(1 - _covered(s) / makespan if makespan else 0.0 for s in mine)
-    return makespan, 1 - busy / (ranks * own) if own else 0.0, idle
+    own_bubble, whole = (1 - busy / (ranks * wall) if wall else 0.0 for wall in (own, makespan))
+    return makespan, own_bubble, whole, idle
 
 
 def _covered(spans: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course.live.painter import painter
-from course.views.block import Block
+from course.views.block import Block, bubble_text
 from course.views.canvas_view import CanvasView
 from course.views.esm import bundle
 from course.views.kinds import Kind, kind_of
@@ -104,18 +104,21 @@ class ScheduleView(CanvasView):
         kinds: list[Kind] = []
         origin = self.timeline.start
         rows = [[_slot(s, origin, kinds) for s in self.timeline.of(rank, COMPUTE)] for rank in range(self.schedule.ranks)]
-        figures = f"makespan {number(self.timeline.makespan, '')} · bubble {number(self.timeline.bubble, 'share')}"
         header = {
             "rows": rows,
             "kinds": [kind.state() for kind in kinds],
             "makespan": self.timeline.makespan,
-            "title": f"{figures} (predicted)",
+            "title": f"{' · '.join(self._figures())} (predicted)",
             "held": [f"holds {held}" for held in self.timeline.peak_activations],
             "said": self._said,
             "refused": self._refused,
             "moves": len(self._undo),
         }
         return header, b""
+
+    def _figures(self) -> tuple[str, str]:
+        t = self.timeline
+        return f"makespan {number(t.makespan, 'slots')}", bubble_text(t.bubble, t.makespan_bubble)
 
     def figure(self) -> Figure:
         return timeline_figure([Block.of(self.timeline)], "slots")
@@ -127,7 +130,7 @@ class ScheduleView(CanvasView):
         for rank, row in enumerate(self.schedule.rows):
             idle = number(self.timeline.breakdown(rank).idle / end if end else 0.0, "share")
             rows.append((f"rank {rank}", " ".join(map(_name, row)), str(peak[rank]), idle))
-        caption = f"{self.schedule.name}: makespan {number(end, '')}, bubble {number(self.timeline.bubble, 'share')} (predicted)"
+        caption = f"{self.schedule.name}: {', '.join(self._figures())} (predicted)"
         return Table.of(("rank", "actions", "most held", "idle"), rows, caption)
 
 

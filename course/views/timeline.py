@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course.views.aggregate import SpanAggregate
-from course.views.block import Block, to_bytes
+from course.views.block import Block, bubble_text, to_bytes
 from course.views.canvas_view import CanvasView
 from course.views.esm import bundle
 from course.views.kinds import Kind
@@ -121,8 +121,8 @@ class TimelineView(CanvasView):
         parts = []
         for t in (self.predicted, self.measured):
             if t is not None:
-                bubble = f", bubble {number(t.bubble, 'share')}" if t.bubble < 1 else ""  # 1: no rank computed
-                parts.append(f"makespan {number(t.makespan, self.unit)}{bubble} ({t.source})")
+                figures = (f"makespan {number(t.makespan, self.unit)}", bubble_text(t.bubble, t.makespan_bubble))
+                parts.append(f"{', '.join(filter(None, figures))} ({t.source})")
         return "; ".join(parts) or "no run yet"
 
     def figure(self) -> Figure:

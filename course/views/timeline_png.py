@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course.views.block import Block, span_text
+from course.views.block import Block, bubble_text, span_text
 from course.views.kinds import Kind, kind_of
 from course.views.labels import number
 from course.views.spans import BUSY, COUNT, CRITICAL, END, LABEL, ROW, STAGE, START
@@ -60,10 +60,8 @@ def _legend_lines(blocks: Sequence[Block]) -> int:
 def _title(block: Block, unit: str) -> str:
     if not len(block.spans):
         return f"{block.source}: {block.note or 'nothing yet'}"
-    span = number(block.makespan, unit)
-    note = f" · {block.note}" if block.note else ""
-    bubble = f" · bubble {number(block.bubble, 'share')}" if block.bubble < 1 else ""
-    return f"{block.source}: makespan {span}{bubble}{note}"
+    figures = (f"makespan {number(block.makespan, unit)}", bubble_text(block.bubble, block.makespan_bubble), block.note)
+    return f"{block.source}: {' · '.join(filter(None, figures))}"
 
 
 def _strips(block: Block) -> tuple[Strips, float]:

@@ -47,6 +47,7 @@ def test_title_figures_equal_those_of_the_timeline():
     block = Block.of(timeline)
     assert block.makespan == pytest.approx(timeline.makespan)
     assert block.bubble == pytest.approx(timeline.bubble)
+    assert block.makespan_bubble == pytest.approx(timeline.makespan_bubble)
     expected = [timeline.breakdown(rank).idle / timeline.makespan for rank in range(3)]
     assert block.idle == pytest.approx(expected)
 
@@ -72,7 +73,7 @@ def test_thinning_keeps_totals_and_paints_over_no_idle_time(limit):
         assert few[:, total].sum() == pytest.approx(block.spans[:, total].sum())
     assert overlaps(few) < 1e-9
     assert (few[:, BUSY] <= few[:, END] - few[:, START] + 1e-9).all()
-    makespan, bubble, _idle = account(few, block.rows, 3)
+    makespan, bubble, _, _ = account(few, block.rows, 3)
     assert makespan == pytest.approx(block.makespan)
     assert bubble == pytest.approx(block.bubble, abs=1e-9)
 

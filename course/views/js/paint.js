@@ -1,7 +1,7 @@
 // Draws a timeline: tracks (idle shows as an empty track), spans by kind, labels where they fit, the time axis.
 
 import { FONT, hatch } from "./canvas.js";
-import { percent, tickText, ticks, time } from "./format.js";
+import { tickText, ticks, time } from "./format.js";
 import { BUSY, COLUMNS, COUNT, CRITICAL, END, LABEL, ROW, STAGE, START, spanText } from "./frame.js";
 import { LEFT } from "./layout.js";
 
@@ -68,9 +68,7 @@ function paintTitle(ctx, { theme, scale, unit }, block, place) {
 
 export function titleText(block, unit) {
   if (!block.spans.length) return block.note || "nothing yet";
-  const note = block.note ? ` · ${block.note}` : "";
-  const bubble = block.bubble < 1 ? ` · bubble ${percent(block.bubble)}` : ""; // without computation there is none to speak of
-  return `makespan ${time(block.makespan, unit)}${bubble}${note}`;
+  return [`makespan ${time(block.makespan, unit)}`, block.bubble, block.note].filter(Boolean).join(" · ");
 }
 
 function paintRanks(ctx, { theme, scale }, block, place) {
