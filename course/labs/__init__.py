@@ -9,6 +9,10 @@ Moving a slider redraws the prediction at once and runs the ranks again a moment
 settings are refused with the reason. Where nobody can move a slider (continuous integration, ``minipar bake``) the first values are
 predicted and run at once, errors and all, and the lab shows as one finished picture with a text table.
 
+JupyterLab from 4.4 on sends what widgets have to say through a subshell of its own, beside a running cell. Where it does not (the
+setting "Kernel Comms over subshells" is off, or the kernel has none), sliders and Stop answer once the running cell has ended. The
+ranks of a lab run in a thread and keep no cell busy, so nothing is lost but the moment.
+
 To write a lab, make a file ``lab_NAME.py`` with a subclass of ``base.Lab``, and add a function for it here:
 
 * ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider) and ``Choice`` (a menu) by name. All else gets their values
@@ -85,3 +89,17 @@ def long_context(**values: Any) -> Lab:
     from course.labs.lab_long_context import LongContextLab
 
     return LongContextLab(**values)
+
+
+def experts(**values: Any) -> Lab:
+    """Lesson 12: the load of experts while they learn, by their number, router, balance, capacity, skew, ranks and placement."""
+    from course.labs.lab_experts import ExpertsLab
+
+    return ExpertsLab(**values)
+
+
+def blend(**values: Any) -> Lab:
+    """Lesson 15: a GPT split over every axis at once, by the size of each, microbatches, schedule, link and memory cap."""
+    from course.labs.lab_blend import BlendLab
+
+    return BlendLab(**values)

@@ -33,9 +33,10 @@ class ExpertsView(CanvasView):
         self.source = source
         self.clear()
 
-    def clear(self) -> None:
-        """Forget every step, for a new run."""
+    def clear(self, experts: int | None = None, ranks: int | None = None) -> None:
+        """Forget every step, for a new run, perhaps of other ``experts`` or ``ranks``."""
         with self._drawing:
+            self.experts, self.ranks = experts or self.experts, ranks or self.ranks
             self.steps = np.zeros(0)
             self.load = np.zeros((0, self.experts))  # [columns, experts], tokens
             self.dropped = np.zeros(0)  # [columns], share of the routed token copies

@@ -21,6 +21,7 @@ from minipar.expert_parallel.dispatch import Plan, combine, dispatch, plan
 from minipar.expert_parallel.experts import Experts
 from minipar.expert_parallel.losses import adjusted_bias, balance_loss, with_auxiliary, z_loss
 from minipar.expert_parallel.options import MoEOptions
+from minipar.expert_parallel.placement import Placement
 from minipar.expert_parallel.router import Router, Routing
 from minipar.mesh import Axis, world
 from minipar.trace import tracer
@@ -50,7 +51,7 @@ class Pass:
     routed: Tensor  # [E], int64: copies for each expert over all data ranks, before any were dropped
     tokens: int  # over all data ranks
     kept: Tensor  # [E], int64: this rank's copies after drops
-    dropped: int  # of this rank's copies
+    dropped: int  # of this rank's copies; where experts choose, top_k for each token that none of them chose
     sent: list[int]  # rows to each rank of the expert axis
     received: int  # rows for this rank's experts
     balance: Tensor  # this rank's share of the balance loss; the sum over the data ranks is the loss
@@ -72,7 +73,8 @@ class MoE(nn.Module):
         self.router = Router(config.width, config.experts, config.top_k, self.options)
         self.experts = Experts(config.experts, config.width, config.ffn)
         self.shared = Experts(1, config.width, self.options.shared * config.ffn) if self.options.shared else None
-        self.sizes = [config.experts]  # experts on each rank of the expert axis
+        self.sizes = [config.experts]  # experts (or slots, where they are placed) on each rank of the expert axis
+        self.placement: Placement | None = None  # None: in order of their number (see relocate.py)
         self.axes = Axes()
         self.name = "moe"
         self.steps = 0
@@ -86,7 +88,8 @@ class MoE(nn.Module):
         routing = self.router(tokens, f"of {self.name} at step {self.steps} on rank {world().rank}")
         routed, total = self._global_counts(routing)
         kept = self._drop(routing, total)
-        mapping = plan(kept.expert, kept.token, kept.tokens, self.sizes, self.axes.expert)
+        slot = kept.expert if self.placement is None else self.placement.slot_of(kept.expert)
+        mapping = plan(slot, kept.token, kept.tokens, self.sizes, self.axes.expert)
         y = self._through_experts(tokens, kept.weight, mapping)
         y = self._add_losses(y, routing, kept, routed, total, mapping)
         y = self._all_parts(y, whole)
@@ -118,19 +121,21 @@ class MoE(nn.Module):
         if factor is None:
             return routing
         tokens, axis = (total, self.axes.data) if options.scope == "global" else (routing.tokens, _alone("rank"))
-        limit = capacity(tokens, sum(self.sizes), self.router.k, factor)
+        limit = capacity(tokens, len(self.router.weight), self.router.k, factor)
         order = "score" if options.router == "expert-choice" else options.order
         return routing.keep(within_capacity(routing, limit, order, axis))
 
     def _add_losses(self, y: Tensor, routing: Routing, kept: Routing, routed: Tensor, total: int, mapping: Plan) -> Tensor:
-        weight = 0.0 if self.options.router == "expert-choice" else self.options.balance  # every expert takes its fill anyway
+        options = self.options
+        weight = 0.0 if options.router == "expert-choice" else options.balance  # every expert takes its fill anyway
         balance = balance_loss(routing.probs if weight else routing.probs.detach(), routed, total)
-        z = z_loss(routing.logits, total) if self.options.z else torch.zeros_like(balance)
-        dropped = len(routing.expert) - len(kept.expert)
+        z = z_loss(routing.logits, total) if options.z else torch.zeros_like(balance)
+        chosen_by_none = self.router.k * (routing.tokens - len(kept.token.unique()))
+        dropped = chosen_by_none if options.router == "expert-choice" else len(routing.expert) - len(kept.expert)
         received = sum(mapping.counts)
         self.last = Pass(routed, total, kept.counts, dropped, mapping.send, received, balance.detach(), z.detach())
-        if (weight or self.options.z) and torch.is_grad_enabled():
-            y = with_auxiliary(y, self.auxiliary_scale * (weight * balance + self.options.z * z))
+        if (weight or options.z) and torch.is_grad_enabled():
+            y = with_auxiliary(y, self.auxiliary_scale * (weight * balance + options.z * z))
         return y
 
     def _own_part(self, x: Tensor) -> Tensor:

@@ -32,6 +32,10 @@ class Placement:
     def per_rank(self) -> int:
         return len(self.slots) // self.ranks
 
+    def on(self, rank: int) -> tuple[int, ...]:
+        """The experts in the slots of ``rank``."""
+        return self.slots[rank * self.per_rank : (rank + 1) * self.per_rank]
+
     @property
     def replicas(self) -> list[int]:
         """How many slots hold each expert."""

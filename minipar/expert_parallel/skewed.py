@@ -18,6 +18,8 @@ from minipar.expert_parallel.balance import Load, Trace
 from minipar.expert_parallel.layer import MoE, end_step, moe_layers
 from minipar.expert_parallel.options import MoEOptions
 from minipar.expert_parallel.parallel import parallelize
+from minipar.expert_parallel.placement import Placement, in_order, place
+from minipar.expert_parallel.relocate import relocate, sum_replicas
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.parameters import sync_gradients
@@ -29,6 +31,7 @@ REMEDIES = {
     "loss-free bias": replace(UNBALANCED, router="sigmoid", bias_rate=0.004),
     "capacity": replace(UNBALANCED, capacity=1.25),
 }
+IN_ORDER, BY_LOAD, REPLICAS = PLACEMENTS = ("in order", "by load", "with replicas")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Setting:
     top_k: int = 1
     skew: float = 0.5  # share of the rows that come from one passage
     moe: MoEOptions = UNBALANCED
+    placement: str = IN_ORDER  # one of PLACEMENTS: where the experts are from step ``moved`` on
+    moved: int = 50
     layers: int = 1
     width: int = 32
     ffn: int = 32
@@ -47,6 +52,10 @@ class Setting:
     passage: int = 256  # bytes
     lr: float = 2e-3  # at the start; it falls to zero in a straight line
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"placement is one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
 
     def config(self) -> GPTConfig:
         return GPTConfig(
@@ -96,50 +105,70 @@ def record(setting: Setting, mesh: Mesh, steps: int = 200, keep: int = 50) -> Tr
         tokens.append(inputs[0].detach().clone())
         weight.append(router.get_parameter("weight").detach().clone())
 
-    model = _model(setting, mesh)
+    model = start(setting, mesh)
     moe_layers(model)[0].router.register_forward_pre_hook(listen)
     for _ in _train(model, setting, mesh, steps):
         del tokens[:-keep], weight[:-keep]
     return Trace(tokens, weight[0])
 
 
-def train(setting: Setting, mesh: Mesh, steps: int = 200) -> Iterator[Step]:
-    """Train on every rank of ``mesh`` (rows over "dp", experts over "ep") and report each step as it ends."""
-    yield from _train(_model(setting, mesh), setting, mesh, steps)
+def train(setting: Setting, mesh: Mesh, steps: int = 200, model: GPT | None = None) -> Iterator[Step]:
+    """Train on every rank of ``mesh`` (rows over "dp", experts over "ep") and report each step as it ends.
+
+    ``model`` is what ``start`` gave, for who wants to have it afterwards.
+    """
+    yield from _train(model or start(setting, mesh), setting, mesh, steps)
 
 
-def _model(setting: Setting, mesh: Mesh) -> GPT:
+def start(setting: Setting, mesh: Mesh) -> GPT:
+    """The model before its first step, each rank with its own experts."""
     model = GPT(setting.config(), setting.seed)
     parallelize(model, mesh)
     return model
 
 
+def wanted_placement(setting: Setting, loads: Sequence[float], ranks: int) -> Placement:
+    """Where ``setting`` wants the experts, by their measured ``loads``; for replicas each rank has a slot more."""
+    if setting.placement == IN_ORDER:
+        return in_order(setting.experts, ranks)
+    return place(loads, setting.experts + (ranks if setting.placement == REPLICAS else 0), ranks)
+
+
 def _train(model: GPT, setting: Setting, mesh: Mesh, steps: int) -> Iterator[Step]:
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr)
+    layers, loads = moe_layers(model), torch.zeros(setting.layers, setting.experts)
     for step in range(steps):
+        if step == setting.moved and setting.placement != IN_ORDER:
+            for layer, load in zip(layers, loads.tolist(), strict=True):
+                relocate(layer, wanted_placement(setting, load, mesh["ep"].size), optimizer)
         optimizer.param_groups[0]["lr"] = setting.lr * (1 - step / steps)
         part = batch(setting, step).rows_of(mesh["dp"])
         optimizer.zero_grad()
         loss = model.loss(part)
         loss.backward()
+        for layer in layers:
+            sum_replicas(layer)
         sync_gradients(model.parameters(), mesh)
         optimizer.step()
         end_step(model)
-        yield report(step, comm.all_reduce(loss, mesh["dp"]).item(), moe_layers(model), mesh)
+        seen = report(step, comm.all_reduce(loss, mesh["dp"]).item(), layers, mesh)
+        loads = 0.9 * loads + torch.tensor([load.counts for load in seen.loads])  # the latest steps count most
+        yield seen
 
 
 def report(step: int, loss: float, layers: Sequence[MoE], mesh: Mesh) -> Step:
     """What the layers did in their latest pass, gathered from all ranks."""
     passes = [layer.last for layer in layers if layer.last is not None]
-    dropped = [one.dropped for one in passes]
     sent = [sum(rows) for rows in zip(*(one.sent for one in passes), strict=True)]  # to each rank of the expert axis
-    peers = layers[0].axes.expert.ranks
-    own = (dropped, sum(one.received for one in passes), dict(zip(peers, sent, strict=True)))
-    everyone = comm.gather_objects(own, mesh.world)
-    loads = tuple(Load(tuple(one.routed.tolist()), sum(dropped[i] for dropped, _, _ in everyone)) for i, one in enumerate(passes))
+    peers = dict(zip(layers[0].axes.expert.ranks, sent, strict=True))
+    own = [(one.dropped, one.kept) for one in passes], sum(one.received for one in passes), peers
+    by_layer, received, to = zip(*comm.gather_objects(own, mesh.world), strict=True)
+    loads = []
+    for layer, one, everyone in zip(layers, passes, zip(*by_layer, strict=True), strict=True):
+        dropped, kept = zip(*everyone, strict=True)
+        counts = sum(kept) if layer.options.router == "expert-choice" else one.routed  # every expert is offered every token
+        loads.append(Load(tuple(counts.tolist()), sum(dropped)))
     row = layers[0].experts.gate.shape[1] * layers[0].experts.gate.element_size()  # bytes of one row
     ranks = range(mesh.world.size)
-    traffic = tuple(
-        tuple(2 * row * (everyone[a][2].get(b, 0) + everyone[b][2].get(a, 0)) if a != b else 0 for b in ranks) for a in ranks
-    )
-    return Step(step, loss, loads, tuple(received for _, received, _ in everyone), traffic)
+    traffic = tuple(tuple(2 * row * (to[a].get(b, 0) + to[b].get(a, 0)) if a != b else 0 for b in ranks) for a in ranks)
+    return Step(step, loss, tuple(loads), received, traffic)
