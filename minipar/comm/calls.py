@@ -113,14 +113,15 @@ def async_all_to_all(
         return finished(x.detach())
     wire = _to_wire(x.detach(), axis)
     out = wire.new_empty((sum(recv_counts), *x.shape[1:]))
-    row_bytes = _nbytes(x[:1]) if x.shape[0] else 0
-    leaving = row_bytes * (sum(send_counts) - send_counts[axis.rank])
+    row_bytes = x.element_size() * x.shape[1:].numel()
+    leaving, coming = (row_bytes * (sum(counts) - counts[axis.rank]) for counts in (send_counts, recv_counts))
 
     def finish() -> torch.Tensor:
         return _from_wire(out, x)
 
     start = lambda: dist.all_to_all_single(out, wire, recv_counts, send_counts, axis.group, async_op=True)  # noqa: E731
-    return launch("all_to_all", axis, x[:0], leaving, start, finish, nbytes=leaving)
+    busier = max(leaving, coming)  # paced, a rank is done when both ways are
+    return launch("all_to_all", axis, x[:0], busier, start, finish, nbytes=leaving)
 
 
 def all_to_all(
