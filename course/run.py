@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from course.ranks import Event, RankDied, RankError, Ranks, RanksInterrupted, RanksStuck, Run, device, emit
 from minipar import train
+from minipar.unfinished import sweep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,26 +23,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         train.complete(options, options.ranks)
+        train.refuse_unwritable(options)
         pool = Ranks(options.ranks, hardware=options.hardware)
     except (TypeError, ValueError) as e:
-        print(f"minipar run: {e}", file=sys.stderr)
-        return 2
-    with pool:
-        print(f"{pool.n} ranks, {pool.describe()}")
-        try:
-            run = pool.start(rank_main, options)
-            report = watch(run, options.steps)
-        except (RanksInterrupted, KeyboardInterrupt):
-            return 130
-        except (RankError, RankDied, RanksStuck) as e:
-            refused = getattr(e, "original", None)
-            if isinstance(refused, train.RefusedError):
-                print(f"minipar run: {refused}", file=sys.stderr)
-                return 2
-            print(f"minipar run: {e}", file=sys.stderr)
-            return 1
+        return _say(e, 2)
+    try:
+        with pool:
+            print(f"{pool.n} ranks, {pool.describe()}")
+            return _train(pool, options)
+    except (RanksInterrupted, KeyboardInterrupt):
+        return 130
+    finally:
+        if options.save is not None:
+            sweep(options.save)  # no rank is left that could be writing
+
+
+def _train(pool: Ranks, options: argparse.Namespace) -> int:
+    try:
+        run = pool.start(rank_main, options)
+        report = watch(run, options.steps)
         train.write(options, report, run.timeline)
+    except train.RefusedError as e:
+        return _say(e, 2)
+    except (RankError, RankDied, RanksStuck) as e:
+        refused = getattr(e, "original", None)
+        return _say(refused, 2) if isinstance(refused, train.RefusedError) else _say(e, 1)
     return 0
+
+
+def _say(why: BaseException, code: int) -> int:
+    print(f"minipar run: {why}", file=sys.stderr)
+    return code
 
 
 def rank_main(options: argparse.Namespace) -> dict[str, Any]:
@@ -50,26 +62,32 @@ def rank_main(options: argparse.Namespace) -> dict[str, Any]:
 
     def tell(step: int, loss: float) -> None:
         if tracer.rank == 0:
-            emit("step", loss)
+            emit("step", (step, loss))
 
     return train.train(options, device(), tell)
 
 
 def watch(run: Run, steps: int) -> dict[str, Any]:
     """Draw the bar until the run ends; returns the report."""
-    losses: SimpleQueue[float] = SimpleQueue()
+    steps_done: SimpleQueue[tuple[int, float]] = SimpleQueue()
 
     def hear(events: list[Event]) -> None:
         for event in events:
             if event.kind == "step":
-                losses.put(event.payload)
+                steps_done.put(event.payload)
 
     run.subscribe(hear)
-    with tqdm(total=steps, unit="step", dynamic_ncols=True) as bar:
+    bar: tqdm | None = None
+    try:
         ended = False
         while not ended:
             ended = run.wait(0.1)
-            while not losses.empty():
-                bar.set_postfix_str(f"loss {losses.get():.3f}", refresh=False)
+            while not steps_done.empty():
+                step, loss = steps_done.get()
+                bar = bar or tqdm(total=steps, initial=step, unit="step", dynamic_ncols=True)  # a resumed run begins further on
+                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                 bar.update()
+    finally:
+        if bar is not None:
+            bar.close()
     return run.result()[0]

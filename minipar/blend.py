@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from minipar import comm, context_parallel, expert_parallel, tensor_parallel
@@ -22,7 +23,8 @@ from minipar.data_parallel.buckets import BUCKET_BYTES, Buckets
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.pipeline_parallel import build as build_schedule
-from minipar.pipeline_parallel.run import Pipeline
+from minipar.pipeline_parallel.forward_only import evaluate
+from minipar.pipeline_parallel.run import Pipeline, actions_of
 from minipar.trace import tracer
 
 
@@ -36,12 +38,20 @@ class Engine(Protocol):
         """All microbatches forward and backward, gradients synced; returns this rank's share of the global mean loss."""
         ...
 
+    def evaluate(self, batch: Batch) -> Tensor:
+        """All microbatches forward only; returns this rank's share of the global mean loss."""
+        ...
+
+    def seed(self, seed: int, step: int) -> None: ...
+
+    def bubble(self) -> tuple[float, float] | None: ...
+
 
 class Whole:
     """All layers on this rank, one microbatch after the other; the last one sends its gradients while it makes them."""
 
     def __init__(self, model: GPT, mesh: Mesh, microbatches: int, bucket_bytes: float) -> None:
-        self.model, self.microbatches = model, microbatches
+        self.model, self.mesh, self.microbatches = model, mesh, microbatches
         self.buckets = Buckets(model, mesh, bucket_bytes)
 
     def accumulate(self, batch: Batch) -> Tensor:
@@ -57,6 +67,15 @@ class Whole:
             loss.backward()
         return loss.detach()
 
+    def evaluate(self, batch: Batch) -> Tensor:
+        return sum((self.model.loss(part) for part in batch.parts(self.microbatches)), start=torch.zeros(()))
+
+    def seed(self, seed: int, step: int) -> None:
+        tensor_parallel.seed_ranks((seed * 1_000_003 + step) % 2**40, self.mesh)
+
+    def bubble(self) -> None:
+        return None
+
 
 class Staged:
     """A pipeline; gradients are summed over the other axes after its last microbatch."""
@@ -68,6 +87,15 @@ class Staged:
         loss = self.pipeline.accumulate(batch)
         self.pipeline.sync()
         return loss
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        return evaluate(self.pipeline, batch)
+
+    def seed(self, seed: int, step: int) -> None:
+        self.pipeline.seed, self.pipeline.steps = seed, step
+
+    def bubble(self) -> tuple[float, float]:
+        return self.pipeline.schedule.simulate().bubble, actions_of(self.pipeline.timeline()).bubble
 
 
 class Blend:
@@ -82,8 +110,33 @@ class Blend:
 
     def step(self, batch: Batch) -> Tensor:
         """Forward and backward of the GLOBAL batch; leaves synced gradients, returns the global mean loss on every rank."""
-        own = context_parallel.cut(batch.rows_of(self.mesh["dp"]), self.mesh["cp"], self.context)
-        loss = self.engine.accumulate(own)
+        return self._total(self.engine.accumulate(self._own_part(batch)))
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        """The global mean loss of the GLOBAL batch, without dropout and without gradients; the same on every rank."""
+        self.model.eval()
+        try:
+            with tracer.during("forward"):
+                return self._total(self.engine.evaluate(self._own_part(batch)))
+        finally:
+            self.model.train()
+
+    def seed(self, seed: int, step: int) -> None:
+        """Let all dropout masks of the coming step follow from these two alone: then a resumed run draws what it would have."""
+        self.engine.seed(seed, step)
+
+    def bubble(self) -> tuple[float, float] | None:
+        """The idle share of the last step's pipeline, predicted (all stages alike) and as it ran; None where there is none.
+
+        Every rank must ask.
+        """
+        return self.engine.bubble()
+
+    def _own_part(self, batch: Batch) -> Batch:
+        return context_parallel.cut(batch.rows_of(self.mesh["dp"]), self.mesh["cp"], self.context)
+
+    def _total(self, loss: Tensor) -> Tensor:
         return comm.all_reduce(comm.all_reduce(loss, self.mesh["pp"]), self.mesh["dp", "cp"])
 
 

@@ -58,6 +58,17 @@ def _gather(x: Tensor, axis: Axis, dim: int, sizes: Sequence[int] | None) -> Ten
     return torch.cat([piece.narrow(dim, 0, size) for piece, size in zip(pieces, sizes, strict=True)], dim)
 
 
+def place(param: Tensor, mesh: Mesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where this rank's piece of ``param`` lies in the full tensor: the offset of its first element, and the full shape."""
+    offset, shape = [0] * param.dim(), list(param.shape)
+    for name, (dim, sizes) in reversed(spec(param).shards.items()):
+        axis = mesh[name]
+        sizes = [shape[dim]] * axis.size if sizes is None else sizes
+        offset[dim] += sum(sizes[: axis.rank])
+        shape[dim] = sum(sizes)
+    return tuple(offset), tuple(shape)
+
+
 def replicas(param: Tensor, mesh: Mesh) -> int:
     """On how many ranks the same piece of this parameter lies."""
     count = mesh.sizes["dp"] * mesh.sizes["cp"] * mesh.sizes["tp"]

@@ -1,9 +1,14 @@
 """The training loop: it learns, the number of ranks does not change what, and its report counts right."""
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from course import run
+from course.ranks import RankError
 from minipar import train
+from minipar.report import summary
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "6", "--lr", "0.01"]
 
@@ -46,9 +51,8 @@ def test_the_report_says_where_each_number_comes_from(ranks):
     assert report["tokens_per_second"]["value"] > 0
     assert len(report["text"]["sha256"]) == 64
     assert report["split"] == {"dp": 2, "pp": 1, "cp": 1, "tp": 1, "ep": 1, "microbatches": 1}
-    assert report["text"]["sha256"][:16] in train.summary(report)
-    assert "(measured)" in train.summary(report)
-    assert "(counted)" in train.summary(report)
+    for word in (report["text"]["sha256"][:16], "(measured)", "(counted)"):
+        assert word in summary(report)
 
 
 REFUSED = {
@@ -57,16 +61,23 @@ REFUSED = {
     "--rows 3": "take at least --rows 4",
     "--rows 4 --microbatches 2": "take at least --rows 8",
     "--rows 0": "--rows must be at least 1",
+    "--batch-tokens 1000": "1000 does not divide into sequences of 128 tokens",
     "--steps 0": "--steps must be at least 1",
     "--microbatches -1": "--microbatches must be at least 1",
     "--bucket-mb 0": "--bucket-mb must be above 0",
+    "--lr nan": "--lr must be above 0",
+    "--dropout 1": "--dropout is a share",
+    "--final-lr 2": "--final-lr is a share",
+    "--weight-decay -1": "--weight-decay must not be below 0",
     "--width 30": "width 30 does not divide into 4 heads",
     "--pp 2 --microbatches 0": "--microbatches must be at least 1",
     "--pp 4 --schedule zb-v --microbatches 4": "4 layers, the embedding and the head are too few for 8 stages",
     "--pp 4 --schedule 1f1b --chunks 3 --microbatches 4": "chunks=3: 1f1b has 1 chunk(s) on every rank",
     "--ep 2": "--ep 2 splits experts, and this model has none",
-    "--tp 4 --heads 3 --width 96": "3 heads cannot be split over the 4 ranks of axis tp",
-    "--cp 4 --seq 33": "33 tokens do not cut into equal parts over 4 ranks",
+    "--resume": "--resume need --save",
+    "--json /no/such/folder/report.json": "cannot write /no/such/folder/report.json: No such file or directory",
+    "--trace /tmp": "cannot write /tmp: it is a folder",
+    "--save /dev/null/checkpoints": "cannot keep checkpoints in /dev/null/checkpoints: Not a directory",
     "--hardware abacus": "abacus",
     "--ranks 0 --dp 1": "but there are 0",
 }
@@ -78,3 +89,29 @@ def test_what_cannot_run_is_refused_with_a_sentence_and_exit_code_2(argv, capsys
     said = capsys.readouterr().err
     assert REFUSED[argv] in said
     assert "Traceback" not in said
+
+
+def test_what_the_ranks_refuse_and_a_report_that_finds_no_room_end_alike(capsys, monkeypatch, tmp_path):
+    assert run.main(["--ranks", "2", "--tp", "2", "--heads", "1", "--width", "32"]) == 2
+    assert capsys.readouterr().err == "minipar run: 1 heads cannot be split over the 2 ranks of axis tp: some would get none\n"
+    plain = Path.write_text
+
+    def full(path: Path, text: str) -> None:
+        plain(path, text[:100])
+        if "report" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    report = tmp_path / "report.json"
+    assert run.main([*SMALL, "--ranks", "2", "--steps", "2", "--json", str(report)]) == 2
+    said = capsys.readouterr()
+    assert "tokens/s (measured)" in said.out
+    assert said.err.splitlines()[-1] == f"minipar run: cannot write {report}: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_a_mesh_can_tell_is_refused_by_the_ranks(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks(2).run(run.rank_main, options_for(2, "--cp", "2", "--seq", "33"))
+    assert isinstance(caught.value.original, train.RefusedError)
+    assert "33 tokens do not cut into equal parts over 2 ranks" in str(caught.value.original)

@@ -1,0 +1,104 @@
+"""What a run has to say at its end: each number with where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from minipar import comm, data, pacing
+from minipar.mesh import Mesh
+from minipar.options import AXES, gpt_config
+from minipar.trace import COMM, Span, Timeline
+from minipar.unfinished import whole
+
+
+@dataclass
+class Measured:
+    """What one rank saw while it trained; this run only, not what a checkpoint brought along."""
+
+    seconds: list[float] = field(default_factory=list)  # of each step
+    tokens: int = 0  # of the global batch
+    sent: Counter[tuple[str, str]] = field(default_factory=Counter)  # bytes on the wire, by (operation, axis)
+    memory: dict[str, int] = field(default_factory=dict)  # bytes of tensors, by kind
+    bubble: tuple[float, float] | None = None  # predicted and measured
+
+
+def bytes_sent(spans: Sequence[Span]) -> Counter[tuple[str, str]]:
+    """Bytes that this rank put on the wire, by operation and axis."""
+    sent: Counter[tuple[str, str]] = Counter()
+    for span in spans:
+        if span.lane == COMM and span.nbytes:
+            sent[span.name, span.axis] += span.nbytes  # type: ignore[assignment]
+    return sent
+
+
+def report(
+    options: argparse.Namespace, mesh: Mesh, parameters: int, losses: list[float], held_out: list[tuple[int, float]], own: Measured
+) -> dict[str, Any]:
+    """The report, the same on every rank; every rank must ask for it. ``parameters``: of the whole model."""
+    everyone: list[Measured] = comm.gather_objects(own, mesh.world)
+    sent: Counter[tuple[str, str]] = Counter()
+    for one in everyone:
+        sent.update(one.sent)
+    first, steps = everyone[0], len(own.seconds)
+    timed = "measured" if pacing.current() is None else "paced"
+    found: dict[str, Any] = {
+        "text": {"sha256": data.corpus_sha256(), "bytes": len(data.corpus())},
+        "model": asdict(gpt_config(options)) | {"parameters": parameters, "dtype": options.dtype},
+        "split": {name: getattr(options, name) for name in AXES} | {"microbatches": options.microbatches},
+        "ranks": mesh.world.size,
+        "training": {name: getattr(options, name) for name in TRAINING} | {"batch_tokens": options.rows * options.seq},
+        "loss": {"values": losses, "source": "measured"},
+        "held_out_loss": {"values": held_out, "source": "measured", "what": "(steps done, mean loss on text never trained on)"},
+        "tokens_per_second": {"value": _speed(first), "source": timed, "steps": max(1, steps - 1)},
+        "bytes_by_collective": {
+            "value": {f"{op} over {axis}": nbytes for (op, axis), nbytes in sorted(sent.items())},
+            "source": "counted",
+            "what": f"put on the wire by all ranks together, in {steps} steps",
+        },
+        "memory": {"value": [one.memory for one in everyone], "source": "counted", "what": "bytes of tensors, by rank"},
+    }
+    if first.bubble is not None:
+        predicted, seen = first.bubble
+        found["bubble"] = {"predicted": predicted, timed: seen, "what": "idle share of the last step's first pipeline"}
+    return found
+
+
+TRAINING = (
+    "steps", "rows", "optimizer", "lr", "warmup", "final_lr", "weight_decay", "clip", "seed", "bucket_mb", "schedule",
+)  # fmt: skip
+
+
+def _speed(own: Measured) -> float:
+    """Tokens of a step over the median step; the first step, which builds the buckets and warms the caches, only if it is alone."""
+    return own.tokens / len(own.seconds) / statistics.median(own.seconds[1:] or own.seconds)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """The report in a few lines."""
+    losses, held_out, speed = report["loss"]["values"], report["held_out_loss"]["values"], report["tokens_per_second"]
+    lines = [f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps (measured)"]
+    if held_out:
+        lines.append(f"loss on held-out text {held_out[-1][1]:.3f} (measured)")
+    lines.append(f"{speed['value']:,.0f} tokens/s ({speed['source']})")
+    if "bubble" in report:
+        shares = [f"{value:.1%} {source}" for source, value in report["bubble"].items() if source != "what"]
+        lines.append(f"bubble {', '.join(shares)}")
+    fullest = max(report["memory"]["value"], key=lambda kinds: sum(kinds.values()))
+    lines.append("fullest rank: " + ", ".join(f"{kind} {n / 1e6:,.2f} MB" for kind, n in fullest.items()) + " (counted)")
+    lines += [f"{nbytes / 1e6:,.1f} MB by {what} (counted)" for what, nbytes in report["bytes_by_collective"]["value"].items()]
+    return "\n".join([*lines, f"text sha256 {report['text']['sha256'][:16]}..."])
+
+
+def write(options: argparse.Namespace, report: dict[str, Any], timeline: Timeline) -> None:
+    """Print the summary; write the report and the trace where they are wanted. Raises RefusedError where that fails."""
+    print(summary(report))
+    if options.json is not None:
+        whole(options.json, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
+    if options.trace is not None:
+        whole(options.trace, timeline.to_chrome_trace)
