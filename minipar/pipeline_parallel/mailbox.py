@@ -32,7 +32,7 @@ class Mailbox:
 
     def __init__(self, axis: Axis, device: torch.device) -> None:
         self.axis, self.device = axis, device
-        self.stamped = False  # whether each message says when it was made: see ``paced``
+        self.stamped = False  # whether each message says when it arrives: see ``paced``
         self.arrived = 0.0  # the stamp of the value taken last
         self._here: dict[Value, Tensor] = {}
         self._stamps: dict[Value, Pending] = {}
@@ -56,16 +56,16 @@ class Mailbox:
                 self.arrived = self._stamps.pop(value).wait()[0].item()
         return x
 
-    def send(self, message: Transfer, shape: tuple[int, ...], made: float = 0.0) -> None:
-        """Start to send a value that was ``put``. ``shape`` is that of the microbatch's input, ``made`` goes along as the stamp."""
+    def send(self, message: Transfer, shape: tuple[int, ...], arrives: float = 0.0) -> None:
+        """Start to send a value that was ``put``. ``shape``: of the microbatch's input; ``arrives`` goes along as the stamp."""
         value = (message.what, message.stage, message.microbatch)
         x = self._here.pop(value)
-        if (_boundary(message), shape) not in self._forms:
+        if (boundary(message), shape) not in self._forms:
             self._announce(message, shape, x)
         if not x.numel():
             return
         if self.stamped:
-            stamp = torch.tensor([made], dtype=torch.float64, device=self.device)
+            stamp = torch.tensor([arrives], dtype=torch.float64, device=self.device)
             self._stamps[value] = comm.async_exchange([(stamp, message.peer)], [], self.axis)
         self._leaving[value] = comm.async_exchange([(x, message.peer)], [], self.axis)
         if message.what == "B":
@@ -76,9 +76,9 @@ class Mailbox:
     def expect(self, message: Transfer, shape: tuple[int, ...]) -> None:
         """Start to receive a value into new memory."""
         value = (message.what, message.stage, message.microbatch)
-        if (_boundary(message), shape) not in self._forms:
+        if (boundary(message), shape) not in self._forms:
             self._listen(message, shape)
-        sizes, dtype = self._forms[_boundary(message), shape]
+        sizes, dtype = self._forms[boundary(message), shape]
         x = torch.empty(sizes, dtype=dtype, device=self.device)
         if x.numel():
             if self.stamped:
@@ -110,17 +110,18 @@ class Mailbox:
         words = [DTYPES.index(x.dtype), x.dim(), *x.shape]
         with _untraced():
             comm.send(torch.tensor(words + [0] * (LARGEST + 2 - len(words)), device=self.device), message.peer, self.axis)
-        self._forms[_boundary(message), shape] = (tuple(x.shape), x.dtype)
+        self._forms[boundary(message), shape] = (tuple(x.shape), x.dtype)
 
     def _listen(self, message: Transfer, shape: tuple[int, ...]) -> None:
         with _untraced():
             dtype, dim, *sizes = comm.recv(
                 torch.empty(LARGEST + 2, dtype=torch.int64, device=self.device), message.peer, self.axis
             ).tolist()
-        self._forms[_boundary(message), shape] = (tuple(sizes[:dim]), DTYPES[dtype])
+        self._forms[boundary(message), shape] = (tuple(sizes[:dim]), DTYPES[dtype])
 
 
-def _boundary(message: Transfer) -> int:
+def boundary(message: Transfer) -> int:
+    """The stage in front of the boundary between two stages that a message crosses, one way or the other."""
     return message.stage if message.what == "F" else message.stage - 1
 
 

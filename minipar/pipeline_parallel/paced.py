@@ -1,9 +1,9 @@
 """The clock of a paced rank: actions last as long as those of the modelled device, and start when it would have started them.
 
 Eight ranks on two cores wake up late, by a millisecond or so each time, and each delay would be handed on to the next rank. So a
-message carries the modelled moment at which its maker was done, and a rank that comes late to an action leaves that much less
-waiting behind it: delays do not add up. What the computer cannot do in time still shows: work that takes longer than the model
-says counts with its own length, and a rank may come late by GRACE at most before the model gives way.
+message carries the modelled moment of its arrival (its maker done, and the link's time on top), and a rank that comes late to an
+action leaves that much less waiting behind it: delays do not add up. What the computer cannot do in time still shows: work that
+takes longer than the model says counts with its own length, and a rank may come late by GRACE at most before the model gives way.
 """
 
 from __future__ import annotations

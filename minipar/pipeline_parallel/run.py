@@ -18,7 +18,7 @@ from minipar.mesh import Mesh
 from minipar.parameters import sync_gradients
 from minipar.pipeline_parallel.action import Action, Transfer, makes
 from minipar.pipeline_parallel.cut import layers_of, local_part, stage_layers, sum_tied, tied_across
-from minipar.pipeline_parallel.mailbox import Mailbox
+from minipar.pipeline_parallel.mailbox import Mailbox, boundary
 from minipar.pipeline_parallel.paced import Clock
 from minipar.pipeline_parallel.schedule import Schedule
 from minipar.pipeline_parallel.simulate import Cost, per_stage
@@ -36,7 +36,8 @@ class Pipeline:
     loss_sum: ``(scores, targets) -> loss summed over the targets that count``; left out, the last layer's own.
     seed: of all dropout masks; the same masks for every schedule and every cut.
     pace: seconds that an action lasts, by kind, one number or one for each stage: ``{"F": 0.02, "B": [0.04, 0.05]}``. Give each
-    kind that the schedule has; see ``paced``. Left out, actions last as long as they do, or as the rank's hardware model says.
+    kind that the schedule has, and "comm" where a message between ranks takes time (one number, or one for each pair of neighbour
+    stages); see ``paced``. Left out, actions last as long as they do, or as the rank's hardware model says.
     """
 
     def __init__(
@@ -54,10 +55,8 @@ class Pipeline:
             raise ValueError(f"this schedule is for {schedule.ranks} ranks, and axis pp has {self.axis.size}")
         schedule.validate()
         self.program = schedule.lower()[self.axis.rank]
-        self.pace = {kind: per_stage(cost, schedule.stages, f"pace[{kind!r}]") for kind, cost in (pace or {}).items()}
-        unpaced = {action.kind for row in schedule.rows for action in row} - self.pace.keys()
-        if self.pace and unpaced:
-            raise ValueError(f"pace: this schedule has {', '.join(sorted(unpaced))} as well; give the seconds of those too")
+        self.pace = _seconds(pace, schedule) if pace else {}
+        self._hop = self.pace.pop("comm", [0.0] * (schedule.stages - 1))  # seconds of a message, by the stage in front of it
         layers = layers_of(model)
         ranges = stage_layers(layers, schedule.stages, sizes, [matrix_elements(layer) for layer in layers])
         pieces = [[layers[i] for i in r] for r in ranges]
@@ -65,7 +64,7 @@ class Pipeline:
         if loss_sum is None:
             raise ValueError("this model's last layer has no loss_sum: pass loss_sum=, a function of (scores, targets)")
         self.stages = {
-            s: Stage(s, pieces[s], ranges[s].start, schedule.splits_backward, loss_sum if s == schedule.stages - 1 else None)
+            s: Stage(s, pieces[s], ranges[s].start, schedule.split(s), loss_sum if s == schedule.stages - 1 else None)
             for s in schedule.stages_of(self.axis.rank)
         }
         self.sizes = [len(r) for r in ranges]
@@ -75,7 +74,7 @@ class Pipeline:
         self.mail = Mailbox(self.axis, self.device)
         self.mail.stamped = bool(self.pace)
         self.clock = Clock()
-        self._made: dict[tuple[str, int, int], float] = {}  # modelled ends of what is to be sent
+        self._made: dict[tuple[str, int, int], float] = {}  # when what is to be sent was made, on the modelled device
         self.steps = 0
         self.peak_activations = 0  # counted in the last step: microbatch-chunks held at once
         self._spans: list[Span] = []
@@ -121,7 +120,8 @@ class Pipeline:
         shape = tuple(batch.inputs.shape)
         with tracer.during("forward" if message.what == "F" else "backward"):
             if message.way == "send":
-                self.mail.send(message, shape, self._made.pop((message.what, message.stage, message.microbatch), 0.0))
+                made = self._made.pop((message.what, message.stage, message.microbatch), 0.0)
+                self.mail.send(message, shape, made + self._hop[boundary(message)])
             else:
                 self.mail.expect(message, shape)
 
@@ -174,6 +174,18 @@ class Pipeline:
         made = makes(action)
         if made:
             self._made[made, action.stage, action.microbatch] = end
+
+
+def _seconds(pace: dict[str, Cost], schedule: Schedule) -> dict[str, list[float]]:
+    """``pace`` with a list for each kind. Raises ValueError for a kind that there is not, or one that is wanting."""
+    numbers = dict.fromkeys(PRODUCTS, schedule.stages) | {"comm": schedule.stages - 1}
+    unknown = pace.keys() - numbers.keys()
+    if unknown:
+        raise ValueError(f"pace: there is no {min(unknown)!r}; give the seconds of {', '.join(numbers)}")
+    wanting = {action.kind for row in schedule.rows for action in row} - pace.keys()
+    if wanting:
+        raise ValueError(f"pace: this schedule has {', '.join(sorted(wanting))} as well; give the seconds of those too")
+    return {kind: per_stage(cost, numbers[kind], f"pace[{kind!r}]") for kind, cost in pace.items()}
 
 
 def actions_of(timeline: Timeline) -> Timeline:

@@ -34,10 +34,9 @@ class Schedule:
     def stages(self) -> int:
         return len(self.placement)
 
-    @property
-    def splits_backward(self) -> bool:
-        """Whether some backward is split into an input gradient and a weight gradient."""
-        return any(action.kind == "W" for row in self.rows for action in row)
+    def split(self, stage: int) -> set[int]:
+        """The microbatches whose backward on ``stage`` is split into an input gradient and a weight gradient."""
+        return {action.microbatch for action in self.rows[self.placement[stage]] if action.kind == "I" and action.stage == stage}
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages that live on ``rank``, in order."""

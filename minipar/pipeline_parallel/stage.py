@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -18,14 +18,19 @@ LossSum = Callable[[Tensor, Tensor], Tensor]  # (scores, targets) -> the loss su
 class Stage:
     """The layers of one stage, ``first_layer`` and following of the whole model.
 
-    ``split``: whether its backward may come in halves. ``loss_sum`` is given to the last stage only.
+    ``split``: the microbatches whose backward comes in halves. ``loss_sum`` is given to the last stage only.
     """
 
     def __init__(
-        self, index: int, layers: Sequence[nn.Module], first_layer: int, split: bool, loss_sum: LossSum | None = None
+        self,
+        index: int,
+        layers: Sequence[nn.Module],
+        first_layer: int,
+        split: Collection[int] = (),
+        loss_sum: LossSum | None = None,
     ) -> None:
         self.index, self.layers, self.first_layer, self.loss_sum = index, list(layers), first_layer, loss_sum
-        self.queue = WeightQueue() if split else None
+        self.split, self.queue = split, WeightQueue()
         self.draws = [_draws(layer) for layer in self.layers]
         self.matrix_elements = sum(matrix_elements(layer) for layer in self.layers)
         self._held: dict[int, tuple[Tensor | None, Tensor]] = {}  # microbatch -> (input, output), until its backward
@@ -39,7 +44,7 @@ class Stage:
         x = received
         if x is not None and x.is_floating_point():
             x.requires_grad_()
-        with self._deferring():
+        with self._deferring(microbatch):
             y = self._layers(batch, x, (*seeds, microbatch))
             if self.loss_sum is not None:
                 y = self.loss_sum(y, batch.targets) / batch.total  # the GLOBAL count: a mean of means is another number
@@ -63,28 +68,27 @@ class Stage:
         x, y = self._held.pop(microbatch)
         if y.requires_grad:
             edge, grad = get_gradient_edge(y), torch.ones_like(y) if grad is None else grad
-            with self._deferring():  # layers recomputed in here must be what they were; given the tensor, torch would suspend it
+            with self._deferring(microbatch):  # recomputed layers must be what they were; given y itself, torch would suspend it
                 torch.autograd.backward(edge, grad)
         return None if x is None else x.grad
 
     def input_grad(self, microbatch: int, grad: Tensor | None) -> Tensor | None:
         """The half of backward that the stage before waits for."""
-        assert self.queue is not None
         with self.queue.collect(microbatch):
             return self.backward(microbatch, grad)
 
     def weight_grad(self, microbatch: int) -> None:
         """The other half."""
-        assert self.queue is not None
         self.queue.run(microbatch)
 
-    def _deferring(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.queue is None else deferring(self.queue)
+    def _deferring(self, microbatch: int) -> AbstractContextManager[object]:
+        """A backward that stays whole is left to autograd alone, which is faster."""
+        return deferring(self.queue) if microbatch in self.split else nullcontext()
 
     @property
     def in_flight(self) -> int:
         """Microbatches whose activations this stage still holds."""
-        return len(self._held) + (0 if self.queue is None else len(self.queue))
+        return len(self._held) + len(self.queue)
 
 
 @contextmanager

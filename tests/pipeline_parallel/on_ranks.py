@@ -12,6 +12,7 @@ from minipar.data import Batch
 from minipar.model import GPT
 from minipar.pipeline_parallel import Schedule, build
 from minipar.pipeline_parallel.run import Pipeline, actions_of
+from minipar.trace import Span
 
 TINY = {"layers": 10, "width": 8, "heads": 2, "vocab": 256, "seq": 6}
 
@@ -71,6 +72,13 @@ def one_step(schedule: Schedule, rows: int, config: GPTConfig, **options: Any) -
         "source": timeline.source,
         "sizes": pipe.sizes,
     }
+
+
+def paced_actions(schedule: Schedule, pace: dict[str, Any]) -> list[Span]:
+    """The actions of a paced step, of all ranks."""
+    pipe = Pipeline(GPT(GPTConfig(**TINY)), schedule, Mesh(pp=schedule.ranks), pace=pace)
+    pipe.step(data.batch(0, schedule.microbatches, TINY["seq"]))
+    return actions_of(pipe.timeline()).spans
 
 
 class Late:

@@ -28,6 +28,14 @@ def test_pipeline_gradients_equal_reference(ranks, name: str, p: int, m: int) ->
     assert said == [None] * p
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_pipeline_gradients_equal_reference_on_eight_ranks(ranks, name: str) -> None:
+    config = GPTConfig(**{**TINY, "layers": 17}, tied=True)
+    said = ranks(8).run(on_ranks.ledger_of, config, build(name, 8, 11), {"pp": 8}, {}, {"rows": 13, "ragged": True, "steps": 2})
+    assert said == [None] * 8
+
+
 @pytest.mark.parametrize(
     ("name", "mesh"), [("1f1b", {"pp": 2, "dp": 2}), ("zb-v", {"pp": 2, "dp": 2}), ("zb-h1", {"pp": 1, "dp": 3})]
 )
