@@ -1,4 +1,4 @@
-"""What a learner can set: a number on a slider, or one of a few words."""
+"""What a learner can set: a number on a slider, one of a few words, or a line of text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,21 @@ class Choice:
         return w.Dropdown(options=list(self.options), value=self.value, **_look(self.label, self.help))
 
 
-Control = Slider | Steps | Choice
+@dataclass(frozen=True)
+class Text:
+    """A few words or numbers to type; they count once Enter is pressed or the box is left."""
+
+    label: str
+    value: str
+    help: str = ""
+
+    def widget(self) -> Any:
+        import ipywidgets as w
+
+        return w.Text(value=self.value, continuous_update=False, **_look(self.label, self.help))
+
+
+Control = Slider | Steps | Choice | Text
 
 
 def _shown(options: Sequence[Any]) -> list[tuple[str, Any]]:

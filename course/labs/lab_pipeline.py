@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from course.labs.base import Lab, Settings
-from course.labs.controls import Choice, Control, Slider, Steps
+from course.labs.controls import Choice, Control, Slider, Steps, Text
 from course.labs.go import Go
 from course.labs.picture import stacked, table_png
 from course.labs.work_pipeline import pipeline_step
@@ -16,17 +17,22 @@ from course.views.timeline import TimelineView
 from minipar.hardware import PRESETS, Cluster, Link
 from minipar.pipeline_parallel import NAMES, Schedule, build
 from minipar.pipeline_parallel.run import actions_of
+from minipar.pipeline_parallel.simulate import Cost
 from minipar.trace import Span, Timeline
 
 SHOWN = 1.5  # seconds that a run lasts on the learner's clock, if its slots are then
 SLOT = (0.012, 0.05)  # no shorter than a process can wait for with some precision, no longer than a learner wants to
 NO_TIME = Link("no time", 0.0, float("inf"))
 INSTANT = Cluster("messages in no time", PRESETS["cpu"].device, NO_TIME, NO_TIME)
+SMALLEST, LARGEST = 0.25, 8.0  # costs of a stage
 CURVES = 4  # as many ranks' activations are drawn: more lines say less
 
 
 class PipelineLab(Lab):
-    """All times are in slots: a forward of one microbatch through all that a rank holds takes one, a backward two."""
+    """All times are in slots: a forward of one microbatch through all that a rank holds takes one, a backward two.
+
+    A stage whose cost is not 1 takes that many times as long. A chunk is a stage of its own, with its share of the rank's slot.
+    """
 
     title = "Pipeline"
 
@@ -42,7 +48,8 @@ class PipelineLab(Lab):
             "chunks": Slider(
                 "chunks", 1, 4, 2, help="stages on every rank; interleaved takes any number, the others have their own"
             ),
-            "last": Steps("last stage takes x", (1.0, 1.5, 2.0, 3.0), 1.0, "how many times as long the last stage takes"),
+            "costs": Text("stage costs", "1", "of each stage in turn, such as 1 1 1 2; those left out cost 1"),
+            "link": Steps("message takes", (0.0, 0.1, 0.25, 0.5, 1.0, 2.0), 0.0, "slots that a message from rank to rank takes"),
         }
 
     def make_views(self) -> list[CanvasView]:
@@ -53,7 +60,7 @@ class PipelineLab(Lab):
 
     def refuse(self, v: Settings) -> str | None:
         try:
-            _build(v)
+            _costs(_build(v), v)
         except ValueError as error:
             return f"{error}."
         return None
@@ -66,6 +73,7 @@ class PipelineLab(Lab):
         self._draw_held(schedule, expected)
         self.figures.predict("makespan", expected.makespan, "slots")
         self.figures.predict("idle", expected.bubble, "share")
+        self.figures.predict("idle of the makespan", expected.makespan_bubble, "share")
         self.figures.predict("slowest rank works", max(map(expected.busy, range(schedule.ranks))), "slots")
         for rank in range(schedule.ranks):
             self.figures.predict(_held_by(rank), _whole(schedule, expected.peak_activations[rank]), "microbatches")
@@ -81,6 +89,7 @@ class PipelineLab(Lab):
         self._draw_held(schedule, actions)
         self.figures.find("makespan", actions.makespan, "slots", "paced")
         self.figures.find("idle", actions.bubble, "share", "paced")
+        self.figures.find("idle of the makespan", actions.makespan_bubble, "share", "paced")
         self.figures.find("slowest rank works", max(map(actions.busy, range(schedule.ranks))), "slots", "paced")
         for rank, (_, peak, _) in enumerate(out):
             self.figures.find(_held_by(rank), _whole(schedule, peak), "microbatches", "counted")
@@ -114,7 +123,7 @@ class PipelineLab(Lab):
     def _draw_held(self, schedule: Schedule, timeline: Timeline) -> None:
         shown = sorted({round(i * (schedule.ranks - 1) / max(CURVES - 1, 1)) for i in range(CURVES)})
         for rank in shown:
-            x, y = _stairs(timeline.live_activations(rank), timeline.start)
+            x, y = held_over_time(timeline, rank)
             self.held.show(f"rank {rank}", x, [_whole(schedule, held) for held in y], timeline.source)
 
 
@@ -122,17 +131,31 @@ def _build(v: Settings) -> Schedule:
     return build(v.schedule, v.ranks, v.microbatches, v.chunks if v.schedule == "interleaved" else None)
 
 
-def _costs(schedule: Schedule, v: Settings) -> dict[str, list[float]]:
-    """Of one action, by stage, in slots."""
-    each = [schedule.ranks / schedule.stages] * schedule.stages
-    each[-1] *= v.last
-    return {"forward": each, "input_grad": each, "weight_grad": each}
+def _costs(schedule: Schedule, v: Settings) -> dict[str, Any]:
+    """Of one action, by stage, and of a message, in slots."""
+    typed = v.costs.replace(",", " ").split()
+    if len(typed) > schedule.stages:
+        raise ValueError(f"stage costs: there are {schedule.stages} stages, and these are {len(typed)} numbers")
+    factors = [_factor(word) for word in typed] + [1.0] * (schedule.stages - len(typed))
+    each = [factor * schedule.ranks / schedule.stages for factor in factors]
+    return {"forward": each, "input_grad": each, "weight_grad": each, "comm": v.link}
 
 
-def _pace(schedule: Schedule, v: Settings, unit: float) -> dict[str, list[float]]:
-    """Seconds of one action, by kind and stage."""
-    forward = [cost * unit for cost in _costs(schedule, v)["forward"]]
-    return {"F": forward, "I": forward, "W": forward, "B": [2 * seconds for seconds in forward]}
+def _factor(word: str) -> float:
+    try:
+        factor = float(word)
+    except ValueError:
+        raise ValueError(f"stage costs: {word!r} is not a number; write a number for each stage, such as 1 1 1 2") from None
+    if not SMALLEST <= factor <= LARGEST:
+        raise ValueError(f"stage costs: {word} is not from {SMALLEST:g} to {LARGEST:g}")
+    return factor
+
+
+def _pace(schedule: Schedule, v: Settings, unit: float) -> dict[str, Cost]:
+    """Seconds of one action, by kind and stage, and of a message."""
+    costs = _costs(schedule, v)
+    forward = [cost * unit for cost in costs["forward"]]
+    return {"F": forward, "I": forward, "W": forward, "B": [2 * seconds for seconds in forward], "comm": costs["comm"] * unit}
 
 
 def in_slots(timeline: Timeline, unit: float) -> Timeline:
@@ -155,11 +178,11 @@ def _held_by(rank: int) -> str:
     return f"most held by rank {rank}"
 
 
-def _stairs(points: list[tuple[float, int]], start: float) -> tuple[list[float], list[float]]:
-    """A curve that keeps each value until the next one comes."""
+def held_over_time(timeline: Timeline, rank: int) -> tuple[list[float], list[float]]:
+    """Microbatch-chunks held by ``rank``, as a curve that keeps each value until the next one comes."""
     x, y, before = [0.0], [0.0], 0
-    for time, held in points:
-        x += [time - start, time - start]
+    for time, held in timeline.live_activations(rank):
+        x += [time - timeline.start] * 2
         y += [before, held]
         before = held
     return x, y

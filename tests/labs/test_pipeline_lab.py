@@ -1,0 +1,59 @@
+"""The lab of lessons 7 to 9: messages and stages that take time, in the prediction and on paced ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from course import labs
+from course.labs import lab_pipeline, pool
+from minipar.pipeline_parallel import build
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_there() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("MINIPAR_ATTENDED", "0")
+        monkeypatch.setattr(lab_pipeline, "SHOWN", 0.1)
+        yield
+    pool.close()
+
+
+def makespans(**values: Any) -> tuple[float, float]:
+    lab = labs.pipeline(ranks=2, microbatches=3, **values)
+    assert lab.figures.found["makespan"][2] == "paced"
+    return lab.figures.predicted["makespan"][0], lab.figures.found["makespan"][0]
+
+
+def test_a_message_takes_the_time_of_the_link() -> None:
+    """Paced actions keep to the model's moments: the run is never faster than predicted."""
+    predicted, paced = makespans(schedule="gpipe", link=2.0)
+    assert predicted == build("gpipe", 2, 3).simulate(comm=2).makespan == 3 * 4 + 2 * 2
+    assert paced >= predicted - 1e-6
+
+
+@pytest.mark.parametrize("typed", ["1 2", "1,2", " 1  2.0 "])
+def test_a_stage_costs_what_is_typed(typed: str) -> None:
+    predicted, paced = makespans(schedule="gpipe", costs=typed)
+    assert predicted == build("gpipe", 2, 3).simulate([1, 2], [1, 2], [1, 2]).makespan == 1 + 3 * 6 + 2
+    assert paced >= predicted - 1e-6
+
+
+def test_stages_that_are_not_named_cost_one_and_a_chunk_its_share() -> None:
+    predicted, _ = makespans(schedule="zb-v", costs="3")
+    costs = [1.5, 0.5, 0.5, 0.5]
+    assert predicted == build("zb-v", 2, 3).simulate(costs, costs, costs).makespan
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("1 two", "'two' is not a number; write a number for each stage, such as 1 1 1 2"),
+        ("1 1 1", "there are 2 stages, and these are 3 numbers"),
+        ("0", "0 is not from 0.25 to 8"),
+        ("nan", "nan is not from 0.25 to 8"),
+    ],
+)
+def test_costs_that_make_no_sense_are_refused_with_the_reason(typed: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"Pipeline: stage costs: {reason}"):
+        labs.pipeline(ranks=2, costs=typed)
