@@ -48,15 +48,22 @@ function paintSlot(ctx, { header, ratio }, slot, box, ranks) {
   label(ctx, slot.text, box.x + w / 2, box.y + box.h / 2, { size: 11, align: "center", ink: kind.ink });
 }
 
-// A frame round the slot taken up, and a bar where it would come to stand.
-function paintHeld(ctx, { header, theme, width, held }) {
-  frame(ctx, theme.ink, slotBox(header, width, held.rank, held.slot), 2);
+// A frame round the slot taken up, a bar where it would come to stand, and the slot itself under the pointer.
+function paintHeld(ctx, scene) {
+  const { header, theme, width, held } = scene;
+  const box = slotBox(header, width, held.rank, held.slot);
+  frame(ctx, theme.ink, box, 2);
   const others = header.rows[held.rank].map((_, i) => i).filter((i) => i !== held.slot);
   const next = others[held.to];
   const last = slotBox(header, width, held.rank, others[others.length - 1] ?? held.slot);
   const x = next === undefined ? last.x + last.w : slotBox(header, width, held.rank, next).x;
   ctx.fillStyle = theme.accent;
   ctx.fillRect(x - 2, TOP + held.rank * ROW_HEIGHT - 3, 4, SLOT_HEIGHT + 6);
+  if (held.x === undefined) return;
+  const lifted = { ...box, x: held.x - held.grip, y: box.y - 3 };
+  ctx.clearRect(lifted.x, lifted.y, lifted.w, lifted.h);
+  paintSlot(ctx, scene, header.rows[held.rank][held.slot], lifted, header.rows.length);
+  frame(ctx, theme.ink, lifted, 2);
 }
 
 function frame(ctx, colour, { x, y, w, h }, thick) {

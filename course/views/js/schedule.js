@@ -2,7 +2,7 @@
 
 import { Surface, swatch } from "./canvas.js";
 import { element, frameOf, markDrawn } from "./dom.js";
-import { ROW_HEIGHT, TOP, dropAt, slotAt } from "./schedule-layout.js";
+import { ROW_HEIGHT, TOP, dropAt, slotAt, slotBox } from "./schedule-layout.js";
 import { paintSchedule } from "./schedule-paint.js";
 import { onThemeChange, themeOf } from "./theme.js";
 
@@ -18,7 +18,8 @@ class ScheduleGrid {
     this.said.setAttribute("role", "status");
     this.canvas.setAttribute("role", "application");
     this.at = null; // the slot with the cursor
-    this.held = null; // the slot being moved: {rank, slot, to}
+    this.held = null; // the slot being moved: {rank, slot, to}; by mouse also x, the pointer, and grip, how far in it was taken
+    this.asked = null; // the move that Python has not answered yet
     this.surface = new Surface(this.canvas, (ctx, w, h, ratio) => this.paint(ctx, w, ratio), () => TOP + this.header.rows.length * ROW_HEIGHT + 4);
     this.stops = [onThemeChange(() => this.update())];
     this.canvas.addEventListener("pointerdown", (e) => this.grab(e));
@@ -32,6 +33,11 @@ class ScheduleGrid {
   update() {
     this.header = this.model.get("_header");
     this.held = null;
+    if (this.asked) {
+      const { rank, slot, to } = this.asked;
+      this.at = { rank, slot: this.header.refused ? slot : to }; // the cursor stays with the slot
+      this.asked = null;
+    }
     if (this.at && !this.header.rows[this.at.rank]?.[this.at.slot]) this.at = null;
     this.legend.replaceChildren();
     for (const kind of this.header.kinds) element("span", "mp-key", this.legend).append(swatch(kind.fill, kind.hatch, kind.ink), kind.label);
@@ -51,7 +57,8 @@ class ScheduleGrid {
     const found = slotAt(this.header, this.surface.width, event.offsetX, event.offsetY);
     this.at = found;
     if (found) {
-      this.held = { ...found, to: found.slot, x: event.offsetX };
+      const box = slotBox(this.header, this.surface.width, found.rank, found.slot);
+      this.held = { ...found, to: found.slot, x: event.offsetX, grip: event.offsetX - box.x };
       this.canvas.setPointerCapture(event.pointerId);
     }
     this.surface.invalidate();
@@ -69,8 +76,11 @@ class ScheduleGrid {
     if (!this.held) return;
     const { rank, slot, to } = this.held;
     this.held = null;
-    if (to !== slot) this.model.send({ rank, slot, to });
-    this.at = { rank, slot: to };
+    if (to !== slot) {
+      this.asked = { rank, slot, to };
+      this.model.send(this.asked);
+    }
+    this.at = { rank, slot };
     this.surface.invalidate();
   }
 
