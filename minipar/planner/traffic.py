@@ -1,0 +1,85 @@
+"""Bytes that each rank of a ``Job`` puts on the wire in one step, axis by axis: exactly those that ``minipar.comm`` counts.
+
+Only where tokens are sent to their experts is it an expectation: who chooses whom is not known before, so every expert is taken
+to be chosen equally often. Making groups, and a pipeline's first word about the shape of its messages, are no traffic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from minipar.comm.pending import SHARES
+from minipar.hardware import Cluster
+from minipar.planner.holdings import rank_params, stage_layers, tied_elements
+from minipar.planner.job import Job, Local, Place
+from minipar.planner.recipe import Op, Recipe
+
+Bytes = Counter[str]  # by axis
+
+LOSS = 8  # bytes of a pipeline's loss
+
+
+def on_the_wire(op: Op, ranks: int) -> float:
+    """Bytes that one of ``ranks`` ranks sends for ``op``."""
+    if op.name in SHARES:
+        return SHARES[op.name](ranks) * op.size
+    return op.size if op.name in ("all_to_all", "exchange") else 0.0
+
+
+def rank_bytes(job: Job, place: Place) -> Bytes:
+    """Bytes that the rank at ``place`` sends in one ``blend`` step, by axis."""
+    total: Bytes = Counter()
+    for rows in job.rows_of(place):
+        total.update(_microbatch(job, place, rows))
+    for op in closing(job, place):
+        total[op.axis] += on_the_wire(op, job.size(op.axis))  # type: ignore[assignment]
+    return Counter({axis: nbytes for axis, nbytes in total.items() if nbytes})
+
+
+def bytes_by_axis(job: Job) -> dict[str, float]:
+    """Bytes that all ranks together put on the wire in one ``blend`` step, by axis: as ``Timeline.bytes_by_axis`` counts them."""
+    total: Bytes = Counter()
+    for place in job.places():
+        total.update(rank_bytes(job, place))
+    return dict(total)
+
+
+def bytes_by_link(job: Job, cluster: Cluster) -> dict[str, dict[str, float]]:
+    """The same, apart for each link of a cluster: ``{"NVLink 3": {"tp": ...}, "HDR InfiniBand": {"dp": ...}}``.
+
+    An axis counts for the slowest link that one of its rings crosses.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for place in job.places():
+        for axis, nbytes in rank_bytes(job, place).items():
+            row = found.setdefault(cluster.link(job.line(axis, place)).name, {})
+            row[axis] = row.get(axis, 0.0) + nbytes
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _microbatch(job: Job, place: Place, rows: int) -> Bytes:
+    """Of the layers of this rank for one microbatch, there and back, and what goes to other stages."""
+    recipe, total = Recipe(Local(job, place), rows), Counter[str]()
+    cut, plan = stage_layers(job, place), job.plan
+    for stage in plan.stages_of(place.pp):
+        for layer in cut[stage]:
+            for op in (*recipe.forward(layer), *recipe.backward(layer)):
+                total[op.axis] += on_the_wire(op, job.size(op.axis))  # type: ignore[assignment]
+        neighbours = [other for other in (stage - 1, stage + 1) if 0 <= other < plan.stages]
+        total["pp"] += sum(recipe.boundary() for other in neighbours if plan.placement[other] != place.pp)  # type: ignore[assignment]
+    return total
+
+
+def closing(job: Job, place: Place) -> list[Op]:
+    """What follows the last microbatch: sums of gradients, of a tied embedding's copies, and of the loss."""
+    sums: Counter[str] = Counter()
+    for held in rank_params(job, place):
+        sums[held.axis] += held.elements * job.number_bytes
+    ops = [Op("all_reduce", nbytes, axis) for axis, nbytes in sorted(sums.items()) if axis]
+    tied = tied_elements(job, place)
+    ops += [Op("exchange", tied * job.number_bytes, "pp")] if tied else []
+    loss = [Op("all_reduce", LOSS, job.joint("pp"))] if job.pp > 1 else []
+    over = job.joint("dp", "cp")
+    return ops + loss + ([Op("all_reduce", LOSS if job.pp > 1 else job.number_bytes, over)] if over else [])
