@@ -7,7 +7,7 @@ Sources are given with each preset.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,23 @@ class Link:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal devices, ``ranks_per_node`` to a node: one link inside a node, another between nodes."""
+    """Equal devices, ``ranks_per_node`` to a node: one link inside a node, another between nodes.
+
+    ``stragglers`` are ranks that compute slower than the others: with ``((3, 1.5),)`` rank 3 takes 1.5 times as long.
+    """
 
     name: str
     device: Device
     inside: Link
     between: Link
     ranks_per_node: int = 8
+    stragglers: tuple[tuple[int, float], ...] = ()
+
+    def device_of(self, rank: int) -> Device:
+        """The device under ``rank`` (global)."""
+        slower = dict(self.stragglers).get(rank, 1.0)
+        flops, bandwidth = self.device.peak_flops / slower, self.device.memory_bandwidth / slower
+        return self.device if slower == 1 else replace(self.device, peak_flops=flops, memory_bandwidth=bandwidth)
 
     def link(self, ranks: Sequence[int]) -> Link:
         """The slowest link that a transfer among ``ranks`` (global) crosses."""

@@ -96,7 +96,7 @@ def compute(flops: float = 0, nbytes: float = 0, seconds: float | None = None) -
     began, start = now(), now() if _current is None else _current.clock()
     yield
     if _current is not None:
-        end = start + (_current.cluster.device.seconds(flops, nbytes) if seconds is None else seconds)
+        end = start + (_current.cluster.device_of(_current.rank).seconds(flops, nbytes) if seconds is None else seconds)
         if now() < end:
             _current.wait(began, [(start, end)])
 
