@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from course.views.curves import COLOURS
 from course.views.curves_png import curves_figure
 from course.views.labels import number
-from course.views.still import INK, LINE, SOFT, new_figure, to_png
+from course.views.still import INK, LINE, SOFT, new_figure, tick, to_png
 from course.views.table import Table
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -167,7 +167,7 @@ def _bars_figure(
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (5, 3)))
     axes.set_xticks(at, groups)
-    axes.yaxis.set_major_formatter(lambda value, _: number(float(f"{value:.4g}"), unit))
+    tick(axes.yaxis, unit, [v for values in named.values() for v in values])
     axes.set_title(title, loc="left", fontsize=9, color=SOFT)
     axes.tick_params(labelsize=8, colors=SOFT, length=0)
     axes.grid(axis="y", color=LINE, linewidth=0.6)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from course.views.labels import number
-from course.views.still import LINE, SOFT, new_figure
+from course.views.still import LINE, SOFT, new_figure, tick
 
 
 def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Figure:
@@ -33,8 +31,11 @@ def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any]
         plot.set_xscale("log")
     if "y" in axes["log"]:
         plot.set_yscale("log")
-    plot.xaxis.set_major_formatter(FuncFormatter(_ticks(axes["xUnit"])))
-    plot.yaxis.set_major_formatter(FuncFormatter(_ticks(axes["yUnit"])))
+    for axis, unit, values in (
+        (plot.xaxis, axes["xUnit"], [x for _, x, _ in series]),
+        (plot.yaxis, axes["yUnit"], [y for *_, y in series]),
+    ):
+        tick(axis, unit, np.concatenate(values) if values else (), log=axis.axis_name in axes["log"])
     plot.set_xlabel(axes["x"], fontsize=9, color=SOFT, labelpad=2)
     plot.set_title(axes["title"] or axes["y"], loc="left", fontsize=9, color=SOFT)
     plot.grid(color=LINE, linewidth=0.6)
@@ -45,7 +46,3 @@ def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any]
     if series:
         plot.legend(fontsize=8, frameon=False)
     return figure
-
-
-def _ticks(unit: str) -> Callable[[float, Any], str]:
-    return lambda value, _: number(float(f"{value:.4g}"), unit)

@@ -7,10 +7,12 @@ the modelled hardware would, *predicted* is arithmetic. Prefixes are decimal: 1 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from minipar.trace import SOURCES
 
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_PREFIXED = ("B", "B/s", "flop", "flop/s", "tokens/s")
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -32,7 +34,7 @@ def _plain(value: float | None, unit: str) -> str:
         return _seconds(value)
     if unit == "share":
         return f"{value * 100:.1f} %"
-    if unit in ("B", "B/s", "flop", "flop/s", "tokens/s"):
+    if unit in _PREFIXED:
         return _prefixed(value, unit)
     whole = f"{value:,.0f}" if float(value).is_integer() else _three(value)
     return f"{whole} {unit}".rstrip()
@@ -41,13 +43,43 @@ def _plain(value: float | None, unit: str) -> str:
 def _seconds(value: float) -> str:
     if value == 0:
         return "0 s"
-    scale, unit = next(((s, u) for s, u in _TIME if abs(value) >= s * 0.9995), _TIME[-1])
+    scale, unit = _scaled(value, _TIME)
     return f"{_three(value / scale)} {unit}"
 
 
 def _prefixed(value: float, unit: str) -> str:
-    scale, prefix = next(((s, p) for s, p in _LARGE if abs(value) >= s * 0.9995), _LARGE[-1])
+    scale, prefix = _scaled(value, _LARGE)
     return f"{_three(value / scale)} {prefix}{unit}"
+
+
+def _scaled(value: float, scales: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    return next((scale for scale in scales if abs(value) >= scale[0] * 0.9995), scales[-1])
+
+
+def tick_texts(values: Sequence[float], unit: str) -> list[str]:
+    """The ticks of one axis as text: all in one unit, with as many decimals as the one that needs most.
+
+    ``tick_texts([3, 3.5, 4], "")`` is ``["3.0", "3.5", "4.0"]``; alone, a 3 is ``"3"``.
+    """
+    if not len(values):
+        return []
+    scale, name = _tick_scale(max(abs(v) for v in values), unit)
+    shown = [v / scale for v in values]
+    step = abs(shown[1] - shown[0]) if len(shown) > 1 else abs(shown[0]) or 1.0
+    exact = (d for d in range(6) if all(abs(v - round(v, d)) <= 1e-4 * step for v in shown))
+    decimals = next(exact, 6)
+    return [f"{v if abs(v) > 1e-4 * step else 0.0:,.{decimals}f} {name}".rstrip() for v in shown]
+
+
+def _tick_scale(largest: float, unit: str) -> tuple[float, str]:
+    if unit == "s":
+        return _scaled(largest or 1.0, _TIME)
+    if unit == "share":
+        return 0.01, "%"
+    if unit in _PREFIXED:
+        scale, prefix = _scaled(largest, _LARGE)
+        return scale, prefix + unit
+    return 1.0, unit
 
 
 def _three(value: float) -> str:

@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 const js = process.env.MINIPAR_JS;
 const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
+const { labelled } = await import(`${js}/curves-paint.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
 const { dropAt, slotAt, slotBox } = await import(`${js}/schedule-layout.js`);
@@ -15,6 +16,17 @@ test("numbers read the same in the browser and in Python", () => {
     const write = { s: time, B: bytes, share: percent }[unit];
     assert.equal(write(value), text);
   }
+});
+
+test("ticks read the same in the browser and in Python", () => {
+  for (const { values, unit, texts } of JSON.parse(process.env.MINIPAR_TICKS)) assert.deepEqual(tickText(values, unit), texts);
+});
+
+test("an axis of whole numbers has no half ticks", () => {
+  assert.deepEqual(ticks(0, 3, 8, true), [0, 1, 2, 3]);
+  assert.deepEqual(labelled([0, 3], false, 8, "", true).map(([, text]) => text), ["0", "1", "2", "3"]);
+  assert.deepEqual(labelled([0, 3], false, 6, "").map(([, text]) => text), ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"]);
+  assert.deepEqual(labelled([3, 6.2], true, 5, "B").map(([, text]) => text), ["1 kB", "10 kB", "100 kB", "1 MB"]);
 });
 
 test("ticks are round, even, and inside the axis", () => {

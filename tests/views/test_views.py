@@ -7,6 +7,7 @@ from PIL import Image
 
 from course.live import painter
 from course.views import CurveView, ExpertsView, RankStates, ScheduleView, TimelineView, number
+from course.views.labels import tick_texts
 from course.views.spans import COLUMNS, COUNT
 from minipar.pipeline_parallel import build
 from minipar.trace import COMM, COMPUTE, Span, Timeline
@@ -215,6 +216,39 @@ def test_a_message_moves_a_slot():
 )
 def test_numbers_carry_unit_and_honesty(value, unit, source, text):
     assert number(value, unit, source) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "texts"),
+    [
+        ([0, 1, 2, 3], "", ["0", "1", "2", "3"]),
+        ([3, 3.5, 4], "", ["3.0", "3.5", "4.0"]),
+        ([0, 2.5e-4, 5e-4], "s", ["0 µs", "250 µs", "500 µs"]),
+        ([0, 5e5, 1e6], "B", ["0.0 MB", "0.5 MB", "1.0 MB"]),
+        ([0, 0.5, 1], "share", ["0 %", "50 %", "100 %"]),
+        ([-1e-18, 0.1], "", ["0.0", "0.1"]),
+        ([1e3], "B", ["1 kB"]),
+        ([], "s", []),
+    ],
+)
+def test_the_ticks_of_an_axis_have_one_unit_and_as_many_decimals(values, unit, texts):
+    assert tick_texts(values, unit) == texts
+
+
+def written(axis):
+    return list(axis.get_major_formatter().format_ticks(axis.get_majorticklocs()))
+
+
+def test_a_curve_of_whole_numbers_has_whole_ticks():
+    view = CurveView("slots", "microbatches held")
+    view.show("rank 0", [0, 1, 2, 3], [0, 1, 2, 1], "predicted")
+    (axes,) = view.figure().axes
+    assert [float(text) % 1 for text in written(axes.xaxis) + written(axes.yaxis)] == [0.0] * len(
+        written(axes.xaxis) + written(axes.yaxis)
+    )
+    assert "2" in written(axes.yaxis)
+    view.show("rank 0", [0, 1, 2, 3], [0, 0.5, 1.5, 1], "predicted")
+    assert {len(text.partition(".")[2]) for text in written(view.figure().axes[0].yaxis)} == {1}
 
 
 def test_a_number_of_unknown_origin_is_refused():

@@ -1,7 +1,7 @@
 // Axes (linear or logarithmic) and curves.
 
 import { FONT } from "./canvas.js";
-import { quantity, ticks } from "./format.js";
+import { tickText, ticks } from "./format.js";
 import { onTheme } from "./scale.js";
 
 const LEFT_EDGE = 74, RIGHT_EDGE = 18, TOP_EDGE = 26, BOTTOM_EDGE = 40;
@@ -13,6 +13,7 @@ export class CurveAxes {
     this.box = { x: LEFT_EDGE, y: TOP_EDGE, w: Math.max(20, width - LEFT_EDGE - RIGHT_EDGE), h: height - TOP_EDGE - BOTTOM_EDGE };
     this.xRange = spread(series.map((s) => s.x), this.log.x, 0);
     this.yRange = spread(series.map((s) => s.y), this.log.y, 0.06);
+    this.whole = { x: areWhole(series.map((s) => s.x)), y: areWhole(series.map((s) => s.y)) };
   }
 
   x(value) {
@@ -50,9 +51,20 @@ export function spread(arrays, log, margin) {
   return high > low ? [low - (low === 0 ? 0 : edge), high + edge] : [low - 0.5 * (edge || 1), high + (edge || 1)];
 }
 
-// Values at which to write on an axis.
-export function axisTicks([low, high], log, count) {
-  if (!log) return ticks(low, high, count);
+// Whether an axis counts something: there is no half a microbatch.
+function areWhole(arrays) {
+  return arrays.every((array) => array.every((value) => Number.isInteger(value) || !Number.isFinite(value)));
+}
+
+// Where to write on an axis, and what: `[value, text]`.
+export function labelled(range, log, count, unit, whole = false) {
+  const values = axisTicks(range, log, count, whole);
+  const texts = log ? values.map((value) => tickText([value], unit)[0]) : tickText(values, unit);
+  return values.map((value, i) => [value, texts[i]]);
+}
+
+function axisTicks([low, high], log, count, whole) {
+  if (!log) return ticks(low, high, count, whole);
   const out = [];
   const multiples = high - low > 2.5 ? [1] : high - low > 1 ? [1, 3] : [1, 2, 5];
   for (let p = Math.floor(low); p <= high; p++) for (const m of multiples) if (p + Math.log10(m) >= low - 1e-9 && p + Math.log10(m) <= high + 1e-9) out.push(m * 10 ** p);
@@ -95,13 +107,13 @@ function stroke(ctx, colour, x0, y0, x1, y1) {
 
 function paintAxes(ctx, { axes, header, theme }) {
   const { box } = axes;
-  for (const value of axisTicks(axes.xRange, axes.log.x, box.w / 100)) {
+  for (const [value, words] of labelled(axes.xRange, axes.log.x, box.w / 100, header.xUnit, axes.whole.x)) {
     stroke(ctx, theme.line, axes.x(value), box.y, axes.x(value), box.y + box.h);
-    text(ctx, theme, quantity(value, header.xUnit), axes.x(value), box.y + box.h + 13, "center");
+    text(ctx, theme, words, axes.x(value), box.y + box.h + 13, "center");
   }
-  for (const value of axisTicks(axes.yRange, axes.log.y, box.h / 42)) {
+  for (const [value, words] of labelled(axes.yRange, axes.log.y, box.h / 42, header.yUnit, axes.whole.y)) {
     stroke(ctx, theme.line, box.x, axes.y(value), box.x + box.w, axes.y(value));
-    text(ctx, theme, quantity(value, header.yUnit), box.x - 8, axes.y(value), "right");
+    text(ctx, theme, words, box.x - 8, axes.y(value), "right");
   }
 }
 

@@ -32,7 +32,7 @@ class CurvesPicture {
     this.canvas.addEventListener("pointermove", (e) => this.look(this.axes?.xAt(e.offsetX) ?? null));
     this.canvas.addEventListener("pointerleave", () => this.look(null));
     this.canvas.addEventListener("keydown", (e) => this.key(e));
-    model.on("change:_frame", () => this.update());
+    model.on("change:_header", () => this.update());
     this.update();
   }
 

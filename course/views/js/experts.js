@@ -39,7 +39,7 @@ class ExpertsPicture {
     this.canvas.addEventListener("pointermove", (e) => this.point(e.offsetX, e.offsetY));
     this.canvas.addEventListener("pointerleave", () => this.look(null));
     this.canvas.addEventListener("keydown", (e) => this.key(e));
-    model.on("change:_frame", () => this.update());
+    model.on("change:_header", () => this.update());
     this.update();
   }
 

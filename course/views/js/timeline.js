@@ -34,7 +34,7 @@ class TimelinePicture {
     this.hovered = this.selected = null; // {block, index}
     this.surface = new Surface(this.canvas, (...args) => this.paint(...args), () => this.layout.height);
     this.stops = [onThemeChange(() => this.update()), listen(this)];
-    model.on("change:_frame", () => this.update());
+    model.on("change:_header", () => this.update());
     this.update();
   }
 
