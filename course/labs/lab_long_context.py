@@ -7,13 +7,18 @@ import numpy as np
 from course.labs.base import Lab, Settings
 from course.labs.controls import Choice, Control, Slider, Steps
 from course.labs.go import Go
+from course.labs.links import link_menu, modelled, pacing_of, said
 from course.labs.work_context import HEAD_DIM, HEADS, attention_step
 from course.views.canvas_view import CanvasView
 from course.views.masks import AHEAD, MINE, OTHERS, MaskView
-from minipar.context_parallel import METHODS, Layout
-from minipar.trace import COMM, Span
+from course.views.timeline import TimelineView
+from minipar.context_parallel import METHODS, Layout, timing
+from minipar.trace import COMM, Span, Timeline
 
 PICTURE = 48  # tokens that a picture's square stands for, about
+SHOWN = 1.5  # seconds that a paced run lasts on the learner's clock, at least
+CPU_FLOPS = 6e9  # a second, of all ranks together: slow motion leaves the ranks the time to compute for real
+LATE = 0.05  # the share of a run by which real computing may exceed what it is modelled to take
 
 
 class LongContextLab(Lab):
@@ -24,11 +29,12 @@ class LongContextLab(Lab):
             "cp": Slider("cp", 1, 8, 4, help="ranks that share the sequence"),
             "seq": Steps("sequence", (240, 480, 960, 1920), 960, "tokens"),
             "method": Choice("method", METHODS, "ring"),
+            "link": link_menu("a100-nvlink"),
         }
 
     def make_views(self) -> list[CanvasView]:
-        self.masks = MaskView()
-        return [self.masks]
+        self.masks, self.timeline = MaskView(), TimelineView()
+        return [self.masks, self.timeline]
 
     def refuse(self, v: Settings) -> str | None:
         if v.method == "ulysses" and HEADS % v.cp:
@@ -43,6 +49,10 @@ class LongContextLab(Lab):
         layout = Layout.of(v.method, v.cp)
         work = pairs(layout, v.seq)
         self.masks.show(masks(layout), work, notes(layout))
+        expected = predicted(v)
+        self.timeline.show(predicted=expected, measured=None)
+        self.figures.predict("forward and backward", expected.makespan, "s")
+        self.figures.predict("on one rank alone", predicted(Settings(**{**vars(v), "cp": 1})).makespan, "s")
         self.figures.predict("with each step waiting for its busiest rank", waiting(layout, v.seq), "x the mean work")
         for phase in ("forward", "backward"):
             self.figures.predict(f"sent by each rank {phase}", sent(layout, v.seq, phase), "B")
@@ -50,13 +60,34 @@ class LongContextLab(Lab):
         self.figures.predict("kept by one rank alone", kept(v.seq), "B")
 
     def measure(self, go: Go, v: Settings) -> str:
-        _, out = go(v.cp, attention_step, v.method, v.seq)
-        spans = [s for s in out[0][0] if s.lane == COMM]
+        expected = predicted(v)
+        pacing = pacing_of(v.link, expected.makespan, shown(v, expected))
+        _, out = go(v.cp, attention_step, v.method, v.seq, timeout=60.0, **pacing)
+        factor = pacing["factor"]
+        seen = Timeline(
+            [s._replace(start=s.start / factor, end=s.end / factor) for own, *_ in out for s in own],
+            v.cp,
+            "paced" if pacing["hardware"] else "measured",
+        )
+        self.timeline.show(measured=seen)
+        self.figures.find("forward and backward", seen.makespan, "s", seen.source)
+        spans = seen.of(0, COMM)
         for phase in ("forward", "backward"):
             self.figures.find(f"sent by each rank {phase}", _sent(spans, phase), "B", "counted")
         self.figures.find("kept for backward by each rank", max(bytes_ for _, bytes_, _ in out), "B", "counted")
         wrong = max(difference for *_, difference in out) > 1e-4
-        return "Real ranks in float32." + (" The values are WRONG." if wrong else " Values and gradients equal those of one rank.")
+        return said(v.link, factor) + (" The values are WRONG." if wrong else " Values and gradients equal those of one rank.")
+
+
+def predicted(v: Settings) -> Timeline:
+    return timing.predict(Layout.of(v.method, v.cp), v.seq, HEADS, HEAD_DIM, modelled(v.link))
+
+
+def shown(v: Settings, expected: Timeline) -> float:
+    """Seconds of slow motion: long enough that what the CPUs need for all ranks' arithmetic does not show."""
+    flops = (timing.FORWARD_FLOPS + timing.BACKWARD_FLOPS) * HEAD_DIM * sum(pairs(Layout.of(v.method, v.cp), v.seq))
+    modelled_share = max(map(expected.busy, range(v.cp))) / expected.makespan
+    return max(SHOWN, min(6.0, flops / CPU_FLOPS / (LATE + modelled_share)))
 
 
 def pairs(layout: Layout, seq: int) -> list[int]:

@@ -87,10 +87,11 @@ class Layout:
     def work(self, seq: int, causal: bool = True) -> list[list[int]]:
         """Per rank and step of the ring, the query-key pairs that it computes for each of its heads."""
         self.refuse(seq)
+        steps = [[self.work_at(seq, station, step, causal) for step in range(self.ring)] for station in range(self.ring)]
+        return [steps[rank // self.ulysses] for rank in range(self.ranks)]
+
+    def work_at(self, seq: int, station: int, step: int, causal: bool = True) -> int:
+        """The query-key pairs of one station at one step of the ring."""
         size = seq // (self.ring * (2 if self.zigzag else 1))
         cost = {False: size * size, True: size * (size + 1) // 2}
-        steps = [
-            [sum(cost[masked] for *_, masked in self.pairs(station, (station - t) % self.ring, causal)) for t in range(self.ring)]
-            for station in range(self.ring)
-        ]
-        return [steps[rank // self.ulysses] for rank in range(self.ranks)]
+        return sum(cost[masked] for *_, masked in self.pairs(station, (station - step) % self.ring, causal))

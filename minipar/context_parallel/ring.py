@@ -12,6 +12,8 @@ out from the first other rank that used them, are added to at each, and come hom
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +21,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minipar import comm
+from minipar import comm, pacing
 from minipar.comm import Pending
 from minipar.context_parallel.layout import Layout
 from minipar.context_parallel.softmax import Part, attend, attend_backward, merge
+from minipar.context_parallel.timing import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.mesh import Axis
+from minipar.trace import tracer
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ class Ring:
         after, before = ((self.station + hop) % self.size * self.layout.ulysses + member for hop in (1, -1))
         return comm.async_exchange([(x, after)], [(torch.empty_like(x), before)], self.axis)
 
+    @contextmanager
+    def computing(self, name: str, step: int, q: Tensor, causal: bool, flops: int) -> Iterator[None]:
+        """A step's computation on the timeline, ``F k2``; ``flops`` for each query-key pair and element of a head."""
+        batch, heads, tokens, head_dim = q.shape
+        pairs = batch * heads * self.layout.work_at(tokens * self.size, self.station, step, causal)
+        with tracer.span(f"{name} k{self.source(step)}"), pacing.compute(float(flops * pairs * head_dim)):
+            yield
+
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, ring: Ring, causal: bool = True) -> Tensor:
     """Attention of this rank's queries over the keys of all stations.
@@ -71,14 +83,17 @@ class _RingAttention(torch.autograd.Function):
         for step in range(ring.size):
             arriving = ring.pass_on(held) if step < ring.size - 1 else None
             pieces = held.chunk(chunks, 3)
-            for i, j, masked in ring.layout.pairs(ring.station, ring.source(step), causal):
-                keys, values = pieces[j]
-                parts[i] = merge(parts[i], attend(queries[i], keys, values, masked))
+            if pairs := ring.layout.pairs(ring.station, ring.source(step), causal):
+                with ring.computing("F", step, q, causal, FORWARD_FLOPS):
+                    for i, j, masked in pairs:
+                        keys, values = pieces[j]
+                        parts[i] = merge(parts[i], attend(queries[i], keys, values, masked))
             if arriving:
                 held = arriving.wait()[0]
         done = [part for part in parts if part is not None]  # every chunk has met its own keys at step 0
-        out, lse = torch.cat([p.out for p in done], 2), torch.cat([p.lse for p in done], 2)
-        out = out.to(q.dtype)
+        out = torch.cat([p.out.transpose(1, 2) for p in done], 1)  # [batch, seq / stations, heads, head_dim]
+        out = out.to(q.dtype).transpose(1, 2)  # in memory token by token, as the layer after it reads it: it is kept once for both
+        lse = torch.cat([p.lse for p in done], 2)
         ctx.save_for_backward(q, kv, out, lse)
         ctx.ring, ctx.causal = ring, causal
         return out
@@ -94,8 +109,10 @@ class _RingAttention(torch.autograd.Function):
         for step in range(ring.size):
             arriving = ring.pass_on(held) if step < ring.size - 1 else None
             grad_kv = torch.zeros(kv.shape, dtype=lse.dtype, device=q.device)
-            for i, j, masked in ring.layout.pairs(ring.station, ring.source(step), ctx.causal):
-                _add_pair(i, j, masked, (q, held, lse, grad, delta), grad_q, grad_kv, ring)
+            if pairs := ring.layout.pairs(ring.station, ring.source(step), ctx.causal):
+                with ring.computing("B", step, q, ctx.causal, BACKWARD_FLOPS):
+                    for i, j, masked in pairs:
+                        _add_pair(i, j, masked, (q, held, lse, grad, delta), grad_q, grad_kv, ring)
             if step == 0:
                 own = grad_kv
             else:
