@@ -30,6 +30,14 @@ def _pools() -> Iterator[dict[int, Ranks]]:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hang is looked into after a tenth of the usual patience: what is told does not depend on it, only how soon."""
+    from course.ranks import watchdog
+
+    monkeypatch.setattr(watchdog, "PATIENCE", watchdog.PATIENCE / 10)
+
+
+@pytest.fixture
 def ranks(_pools: dict[int, Ranks]) -> Callable[[int], Ranks]:
     """``ranks(4)``: four idle ranks, kept between tests. A test that leaves them working gets them stopped before the next one."""
 

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from course import labs
-from course.labs import pool
+from course.labs import lab_data_parallel, pool
 from course.predict import predict
 
 
-@pytest.fixture(autouse=True)
-def somebody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MINIPAR_ATTENDED", "1")
-    yield
+@pytest.fixture(scope="module", autouse=True)
+def somebody_there() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("MINIPAR_ATTENDED", "1")
+        monkeypatch.setattr(lab_data_parallel, "SHOWN", 0.2)  # seconds of a paced run
+        yield
     pool.close()
 
 
@@ -33,6 +35,7 @@ def test_moving_a_slider_predicts_and_runs_with_the_new_value() -> None:
 
 def test_an_impossible_value_is_refused_beside_the_sliders_and_nothing_runs() -> None:
     lab = labs.collectives(ranks=4, mb=0.01, algorithm="recursive doubling")
+    lab.driver.stop()
     assert lab.driver.settle(60)
     controls(lab)["ranks"].value = 3
     assert "Not possible: recursive doubling pairs" in lab.panel._status.value

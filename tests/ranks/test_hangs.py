@@ -15,7 +15,7 @@ N = 4
 
 
 @pytest.fixture
-def pool(ranks):
+def pool(ranks, impatient):
     pool = ranks(N)
     yield pool
     assert pool.run(dist.get_rank) == list(range(N))
@@ -27,7 +27,9 @@ def _explanation(pool, function) -> str:
     return str(caught.value)
 
 
-def test_a_skipped_collective(pool):
+def test_a_skipped_collective_with_the_usual_patience(pool, monkeypatch):
+    monkeypatch.undo()
+
     def work():
         if dist.get_rank() != 2:
             dist.all_reduce(torch.ones(2))  # the others
