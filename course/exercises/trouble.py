@@ -7,6 +7,7 @@ import re
 from course.exercises.exercise import Exercise
 from course.ranks import RankDied, RankError, RanksStuck, RanksTimeout
 
+_CELL = re.compile(r"Cell In ?\[\d+\]")  # its number says nothing to a learner, and changes with every run
 Trouble = (RankError, RankDied, RanksStuck, RanksTimeout)
 
 
@@ -15,7 +16,7 @@ def told(error: BaseException, exercise: Exercise) -> str:
     lines = [line for line in getattr(error, "lines", ())[:-1] if not line.startswith("other ranks")]
     if isinstance(error, RanksTimeout):
         lines = _of_one_rank(lines)
-    return "\n".join((_headline(error, exercise), *lines))
+    return _CELL.sub("your cell", "\n".join((_headline(error, exercise), *lines)))
 
 
 def _of_one_rank(lines: list[str]) -> list[str]:
