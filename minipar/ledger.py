@@ -136,13 +136,15 @@ class _Book:
             self._enter(step, "parameter", name, full_tensor(param, param, self.mesh), self.expected[name], floor)
 
     def _gradients(self, step: int) -> None:
-        """Book every gradient; at the first wrong one of this rank's stage, look for the cause while the gradients are there."""
+        """Book every gradient; of the first wrong one of this rank's stage, look for the cause while the gradients are there."""
         floor = _noise(_grad(p) for p in self.expected.values())
-        for name, param in self._local():
-            got = full_tensor(_grad(param), param, self.mesh)
-            error = self._enter(step, "gradient", name, got, _grad(self.expected[name]), floor)
-            stage = self.mesh["dp", "cp", "tp"]
-            if not self.cause and comm.all_reduce(torch.tensor(error), stage, "max").item() > self.tolerance:
+        booked = [(name, full_tensor(_grad(param), param, self.mesh)) for name, param in self._local()]
+        errors = [self._enter(step, "gradient", name, got, _grad(self.expected[name]), floor) for name, got in booked]
+        if not self.cause and booked:
+            worst = comm.all_reduce(torch.tensor(errors), self.mesh["dp", "cp", "tp"], "max")
+            first = next((i for i, error in enumerate(worst.tolist()) if not error <= self.tolerance), None)
+            if first is not None:
+                name, got = booked[first]
                 self.cause = likely_cause(got, _grad(self.expected[name]), self.mesh)
 
     def _local(self) -> Iterator[tuple[str, nn.Parameter]]:
