@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from course.labs.base import Lab, Settings
 from course.labs.controls import Choice, Control, Slider, Steps
 from course.labs.go import Go
-from course.labs.links import link_menu, modelled, pacing_of, said
+from course.labs.links import link_menu, modelled, said
+from course.labs.slow_motion import slowed
 from course.labs.work_context import HEAD_DIM, HEADS, attention_step
 from course.views.canvas_view import CanvasView
 from course.views.masks import AHEAD, MINE, OTHERS, MaskView
 from course.views.timeline import TimelineView
 from minipar.context_parallel import METHODS, Layout, timing
+from minipar.hardware import Cluster, Link
 from minipar.trace import COMM, Span, Timeline
 
 PICTURE = 48  # tokens that a picture's square stands for, about
+LONGER = 64  # the tokens that each token on the ranks stands for: 960 of them take as long as 61,440 on the modelled hardware
 SHOWN = 1.5  # seconds that a paced run lasts on the learner's clock, at least
 CPU_FLOPS = 6e9  # a second, of all ranks together: slow motion leaves the ranks the time to compute for real
 LATE = 0.05  # the share of a run by which real computing may exceed what it is modelled to take
@@ -27,9 +32,9 @@ class LongContextLab(Lab):
     def controls(self) -> dict[str, Control]:
         return {
             "cp": Slider("cp", 1, 8, 4, help="ranks that share the sequence"),
-            "seq": Steps("sequence", (240, 480, 960, 1920), 960, "tokens"),
+            "seq": Steps("sequence", (15_360, 30_720, 61_440, 122_880), 61_440, "tokens"),
             "method": Choice("method", METHODS, "ring"),
-            "link": link_menu("a100-nvlink"),
+            "link": link_menu("a100-nvlink", measured=False),
         }
 
     def make_views(self) -> list[CanvasView]:
@@ -61,31 +66,40 @@ class LongContextLab(Lab):
 
     def measure(self, go: Go, v: Settings) -> str:
         expected = predicted(v)
-        pacing = pacing_of(v.link, expected.makespan, shown(v, expected))
-        _, out = go(v.cp, attention_step, v.method, v.seq, timeout=60.0, **pacing)
-        factor = pacing["factor"]
-        seen = Timeline(
-            [s._replace(start=s.start / factor, end=s.end / factor) for own, *_ in out for s in own],
-            v.cp,
-            "paced" if pacing["hardware"] else "measured",
-        )
+        factor = max(1.0, shown(v, expected) / expected.makespan)
+        hardware = slowed(shrunk(modelled(v.link)), factor)
+        _, out = go(v.cp, attention_step, v.method, v.seq // LONGER, hardware=hardware, factor=factor, timeout=60.0)
+        spans = [s._replace(start=s.start / factor, end=s.end / factor) for own, *_ in out for s in own]
+        seen = Timeline([s._replace(nbytes=LONGER * s.nbytes) for s in spans], v.cp, "paced")
         self.timeline.show(measured=seen)
         self.figures.find("forward and backward", seen.makespan, "s", seen.source)
         spans = seen.of(0, COMM)
         for phase in ("forward", "backward"):
             self.figures.find(f"sent by each rank {phase}", _sent(spans, phase), "B", "counted")
-        self.figures.find("kept for backward by each rank", max(bytes_ for _, bytes_, _ in out), "B", "counted")
+        self.figures.find("kept for backward by each rank", LONGER * max(nbytes for _, nbytes, _ in out), "B", "counted")
         wrong = max(difference for *_, difference in out) > 1e-4
-        return said(v.link, factor) + (" The values are WRONG." if wrong else " Values and gradients equal those of one rank.")
+        right = "The values are WRONG." if wrong else "Values and gradients equal those of one rank."
+        return f"{said(v.link, factor)} {right} Each token on the ranks stands for {LONGER}."
 
 
 def predicted(v: Settings) -> Timeline:
     return timing.predict(Layout.of(v.method, v.cp), v.seq, HEADS, HEAD_DIM, modelled(v.link))
 
 
+def shrunk(cluster: Cluster) -> Cluster:
+    """Hardware on which a sequence takes as long as one ``LONGER`` times as long on ``cluster``: more pairs, more bytes."""
+
+    def link(x: Link) -> Link:
+        return replace(x, bandwidth=x.bandwidth / LONGER)
+
+    device = replace(cluster.device, peak_flops=cluster.device.peak_flops / LONGER**2)
+    return replace(cluster, device=device, inside=link(cluster.inside), between=link(cluster.between))
+
+
 def shown(v: Settings, expected: Timeline) -> float:
     """Seconds of slow motion: long enough that what the CPUs need for all ranks' arithmetic does not show."""
-    flops = (timing.FORWARD_FLOPS + timing.BACKWARD_FLOPS) * HEAD_DIM * sum(pairs(Layout.of(v.method, v.cp), v.seq))
+    real = sum(pairs(Layout.of(v.method, v.cp), v.seq // LONGER))
+    flops = (timing.FORWARD_FLOPS + timing.BACKWARD_FLOPS) * HEAD_DIM * real
     modelled_share = max(map(expected.busy, range(v.cp))) / expected.makespan
     return max(SHOWN, min(6.0, flops / CPU_FLOPS / (LATE + modelled_share)))
 

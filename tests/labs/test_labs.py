@@ -25,7 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that run quickly
     "pipeline": {"ranks": 2, "microbatches": 4, "schedule": "gpipe"},
     "collectives": {"ranks": 3, "mb": 0.01, "algorithm": "naive"},
     "ranks": {"ranks": 3, "which": 1, "when": 1, "what": "raises an error"},
-    "long_context": {"cp": 4, "seq": 240, "method": "ring"},
+    "long_context": {"cp": 4, "seq": 15_360, "method": "ring"},
 }
 EVERY = pytest.mark.parametrize("name", SMALL)
 SHORTER = {
@@ -152,12 +152,6 @@ def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(finished: C
     assert "equal those of one rank" in lab.said
 
 
-def test_long_context_on_this_machine_is_measured(finished: Callable[..., Lab]) -> None:
-    lab = finished("long_context", link="this machine")
-    assert lab.figures.found["forward and backward"][1:] == ("s", "measured")
-    assert lab.timeline.blocks[-1].source == "measured"
-
-
 @pytest.mark.parametrize("method", ["ring", "zigzag", "ulysses"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, method: str) -> None:
@@ -177,8 +171,8 @@ def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, m
 def test_long_context_refuses_what_does_not_divide() -> None:
     with pytest.raises(ValueError, match="8 heads out to 3 ranks"):
         labs.long_context(cp=3, method="ulysses")
-    with pytest.raises(ValueError, match="240 tokens do not cut into equal parts over 7 ranks"):
-        labs.long_context(cp=7, seq=240)
+    with pytest.raises(ValueError, match="15360 tokens do not cut into equal parts over 7 ranks"):
+        labs.long_context(cp=7, seq=15_360)
 
 
 def test_averaging_by_tokens_learns_what_one_process_learns_and_by_ranks_does_not(finished: Callable[..., Lab]) -> None:
