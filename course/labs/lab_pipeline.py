@@ -37,7 +37,7 @@ class PipelineLab(Lab):
     title = "Pipeline"
 
     def __init__(self, **values: object) -> None:
-        self._built: dict[str, object] = {}  # the settings that the editor's schedule was made for
+        self._built: tuple[object, ...] = ()  # the settings that the editor's schedule was made for
         super().__init__(**values)
 
     def controls(self) -> dict[str, Control]:
@@ -107,12 +107,12 @@ class PipelineLab(Lab):
         return stacked([self.timeline.png(), self.held.png(), table_png(self.table(), self.said)])
 
     def _schedule(self, v: Settings) -> Schedule:
-        """What the editor holds: made anew for other settings, else with the learner's moves."""
-        if self._built != vars(v):
-            schedule = _build(v)
-            self.editor.costs = _costs(schedule, v)
-            self.editor.show(schedule)
-            self._built = dict(vars(v))
+        """What the editor holds: made anew for another kind of schedule, else with the learner's moves, at the present costs."""
+        shape = (v.schedule, v.ranks, v.microbatches, v.chunks)
+        if self._built != shape:
+            self.editor.show(_build(v))
+            self._built = shape
+        self.editor.price(**_costs(self.editor.schedule, v))
         return self.editor.schedule
 
     def _edited(self, schedule: Schedule) -> None:

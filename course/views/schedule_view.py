@@ -49,6 +49,14 @@ class ScheduleView(CanvasView):
             self._simulate()
             self.paint()
 
+    def price(self, **costs: Any) -> None:
+        """Other costs for the same schedule: the moves so far stay."""
+        with self._drawing:
+            if costs != self.costs:
+                self.costs = costs
+                self._simulate()
+                self.paint()
+
     def move(self, rank: int, slot: int, to: int) -> bool:
         """Move an action along its rank's row, if that is legal; whether it was. What is said stands beneath the picture."""
         with self._drawing:

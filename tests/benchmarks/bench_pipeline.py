@@ -2,8 +2,8 @@
 
 * speed: a step of ours against torch.distributed.pipelining's, same stages, same microbatches, alternating in one run over gloo;
   seconds measured, target a ratio <= 1.0.
-* paced: eight ranks, 16 microbatches, F, I and W of a rank 20 ms each. What stands for a stage is a small layer, as in the lab: many
-  ranks share few cores. Bubble paced beside predicted, target within 2 points.
+* paced: eight ranks, 16 microbatches, F, I and W of a rank 20 ms each, a small layer for each stage as in the lab (many ranks share
+  few cores). Bubble paced beside predicted, target within 2 points.
 * simulate: 64 ranks, 2,048 microbatches in 1F1B under 1 s; zb-auto for 32 ranks, 256 microbatches under 5 s.
 """
 

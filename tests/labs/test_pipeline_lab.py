@@ -39,6 +39,17 @@ def test_a_stage_costs_what_is_typed(typed: str) -> None:
     assert paced >= predicted - 1e-6
 
 
+def test_a_moved_slot_stays_when_costs_change_and_goes_with_another_schedule() -> None:
+    lab = lab_pipeline.PipelineLab(ranks=2, microbatches=3, schedule="gpipe")
+    assert lab.editor.move(1, 3, 1)  # B0 of the last rank at once
+    edited = lab.editor.schedule
+    lab._predict({**lab.values, "link": 1.0, "costs": "1 2"})
+    assert lab.editor.schedule == edited
+    assert lab.figures.predicted["makespan"][0] == edited.simulate([1, 2], [1, 2], [1, 2], comm=1).makespan
+    lab._predict({**lab.values, "schedule": "1f1b"})
+    assert lab.editor.schedule == build("1f1b", 2, 3)
+
+
 def test_stages_that_are_not_named_cost_one_and_a_chunk_its_share() -> None:
     predicted, _ = makespans(schedule="zb-v", costs="3")
     costs = [1.5, 0.5, 0.5, 0.5]
