@@ -8,11 +8,12 @@ all of them, so that they stay equal.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minipar import comm
 from minipar.expert_parallel.layer import MoE
 from minipar.expert_parallel.placement import Placement, in_order
+from minipar.parameters import spec, sum_over
 
 
 def relocate(layer: MoE, placement: Placement, optimizer: torch.optim.Optimizer) -> None:
@@ -28,13 +29,14 @@ def relocate(layer: MoE, placement: Placement, optimizer: torch.optim.Optimizer)
         )
     before = layer.placement or in_order(experts, axis.size)
     source = torch.tensor([before.slots.index(expert) for expert in placement.on(axis.rank)])
-    for param in layer.experts.parameters():
-        state = optimizer.state.get(param, {})
-        for key, value in state.items():
-            if torch.is_tensor(value) and value.shape == param.shape:
-                state[key] = comm.all_gather(value, axis)[source]
-        param.data = comm.all_gather(param.data, axis)[source]  # [slots of this rank, ...]
-        param.grad = None
+    for name, old in list(layer.experts.named_parameters()):
+        new = nn.Parameter(comm.all_gather(old.detach(), axis)[source])  # [slots of this rank, ...]
+        sum_over(new, spec(old).sum_over)
+        setattr(layer.experts, name, new)
+        for group in optimizer.param_groups:
+            group["params"] = [new if param is old else param for param in group["params"]]
+        known = optimizer.state.pop(old, {})
+        optimizer.state[new] = {k: comm.all_gather(v, axis)[source] if v.shape == old.shape else v for k, v in known.items()}
     layer.placement, layer.sizes = placement, [placement.per_rank] * axis.size
 
 

@@ -113,7 +113,7 @@ def record(setting: Setting, mesh: Mesh, steps: int = 200, keep: int = 50) -> Tr
 
 
 def train(setting: Setting, mesh: Mesh, steps: int = 200, model: GPT | None = None) -> Iterator[Step]:
-    """Train on every rank of ``mesh`` (rows over "dp", experts over "ep") and report each step as it ends.
+    """Train on every rank of ``mesh`` (rows over "dp", experts over "ep", nothing else) and report each step as it ends.
 
     ``model`` is what ``start`` gave, for who wants to have it afterwards.
     """
@@ -135,7 +135,7 @@ def wanted_placement(setting: Setting, loads: Sequence[float], ranks: int) -> Pl
 
 
 def _train(model: GPT, setting: Setting, mesh: Mesh, steps: int) -> Iterator[Step]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr, fused=True)
     layers, loads = moe_layers(model), torch.zeros(setting.layers, setting.experts)
     for step in range(steps):
         if step == setting.moved and setting.placement != IN_ORDER:
@@ -151,24 +151,29 @@ def _train(model: GPT, setting: Setting, mesh: Mesh, steps: int) -> Iterator[Ste
         sync_gradients(model.parameters(), mesh)
         optimizer.step()
         end_step(model)
-        seen = report(step, comm.all_reduce(loss, mesh["dp"]).item(), layers, mesh)
+        seen = report(step, loss.detach(), layers, mesh)
         loads = 0.9 * loads + torch.tensor([load.counts for load in seen.loads])  # the latest steps count most
         yield seen
 
 
-def report(step: int, loss: float, layers: Sequence[MoE], mesh: Mesh) -> Step:
-    """What the layers did in their latest pass, gathered from all ranks."""
-    passes = [layer.last for layer in layers if layer.last is not None]
-    sent = [sum(rows) for rows in zip(*(one.sent for one in passes), strict=True)]  # to each rank of the expert axis
-    peers = dict(zip(layers[0].axes.expert.ranks, sent, strict=True))
-    own = [(one.dropped, one.kept) for one in passes], sum(one.received for one in passes), peers
-    by_layer, received, to = zip(*comm.gather_objects(own, mesh.world), strict=True)
-    loads = []
-    for layer, one, everyone in zip(layers, passes, zip(*by_layer, strict=True), strict=True):
-        dropped, kept = zip(*everyone, strict=True)
-        counts = sum(kept) if layer.options.router == "expert-choice" else one.routed  # every expert is offered every token
-        loads.append(Load(tuple(counts.tolist()), sum(dropped)))
+def report(step: int, loss: Tensor, layers: Sequence[MoE], mesh: Mesh) -> Step:
+    """What the layers did in their latest pass, gathered from all ranks in one call; ``loss`` is this rank's share."""
+    passes, n = [layer.last for layer in layers if layer.last is not None], mesh.world.size
+    sent = torch.zeros(n, dtype=torch.float64)
+    sent[list(layers[0].axes.expert.ranks)] = torch.tensor([one.sent for one in passes], dtype=torch.float64).sum(0)
+    numbers = torch.tensor([loss, sum(one.received for one in passes), *(one.dropped for one in passes)], dtype=torch.float64)
+    parts = [numbers, sent, *(one.kept.double() for one in passes)]
+    everyone = comm.all_gather(torch.cat(parts)[None], mesh.world)  # [ranks, numbers]
+    losses, received, dropped, to, kept = everyone.split([1, 1, len(passes), n, sum(len(one.kept) for one in passes)], dim=1)
+    counts = [  # where experts choose, every expert is offered every token: what it took is its load
+        taken if layer.options.router == "expert-choice" else one.routed
+        for layer, one, taken in zip(layers, passes, kept.sum(0).chunk(len(passes)), strict=True)
+    ]
+    loads = tuple(Load(_whole(c), int(d)) for c, d in zip(counts, dropped.sum(0), strict=True))
     row = layers[0].experts.gate.shape[1] * layers[0].experts.gate.element_size()  # bytes of one row
-    ranks = range(mesh.world.size)
-    traffic = tuple(tuple(2 * row * (to[a].get(b, 0) + to[b].get(a, 0)) if a != b else 0 for b in ranks) for a in ranks)
-    return Step(step, loss, tuple(loads), received, traffic)
+    crossed = 2 * row * (to + to.T).fill_diagonal_(0)
+    return Step(step, losses.sum().item(), loads, _whole(received.flatten()), tuple(_whole(line) for line in crossed))
+
+
+def _whole(x: Tensor) -> tuple[int, ...]:
+    return tuple(int(value) for value in x.tolist())
