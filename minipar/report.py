@@ -11,8 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from minipar import comm, data, pacing
+from minipar.comm import wire_bytes
 from minipar.mesh import Mesh
 from minipar.options import AXES, gpt_config
+from minipar.planner.job import Job
+from minipar.planner.traffic import bytes_by_axis
 from minipar.trace import COMM, Span, Timeline
 from minipar.unfinished import whole
 
@@ -61,6 +64,12 @@ def report(
             "source": "counted",
             "what": f"put on the wire by all ranks together, in {steps} steps",
         },
+        "bytes_by_axis": {
+            "counted": _by_axis(sent, steps),
+            "predicted": predicted_bytes(options),
+            "what": "put on the wire by all ranks together, in each step"
+            + (" (predicted as if every expert were chosen equally often)" if options.experts else ""),
+        },
         "memory": {"value": [one.memory for one in everyone], "source": "counted", "what": "bytes of tensors, by rank"},
     }
     if first.bubble is not None:
@@ -69,6 +78,30 @@ def report(
     return found
 
 
+def job_of(options: argparse.Namespace) -> Job:
+    """What the planner has to know of this run."""
+    number_bytes = {"float32": 4, "float64": 8}[options.dtype]
+    return Job(
+        gpt_config(options), options.rows, options.dp, options.pp, options.cp, options.tp, options.ep, options.microbatches,
+        options.schedule, options.chunks, options.sequence_parallel, options.context, options.bucket_mb * 1e6, number_bytes,
+    )  # fmt: skip
+
+
+def predicted_bytes(options: argparse.Namespace) -> dict[str, float]:
+    """Bytes that all ranks together will put on the wire in each step, by axis: forward, backward, and the clip's norm."""
+    job = job_of(options)
+    norm = {"world": job.ranks * wire_bytes("all_reduce", NORM, job.ranks)} if options.clip and job.ranks > 1 else {}
+    return {axis: float(nbytes) for axis, nbytes in sorted((bytes_by_axis(job) | norm).items())}
+
+
+def _by_axis(sent: Counter[tuple[str, str]], steps: int) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for (_, axis), nbytes in sorted(sent.items()):
+        total[axis] += nbytes
+    return {axis: nbytes / steps for axis, nbytes in sorted(total.items())}
+
+
+NORM = 8  # bytes of a gradient norm, always in float64
 TRAINING = (
     "steps", "rows", "optimizer", "lr", "warmup", "final_lr", "weight_decay", "clip", "seed", "bucket_mb", "schedule",
 )  # fmt: skip
@@ -91,7 +124,10 @@ def summary(report: dict[str, Any]) -> str:
         lines.append(f"bubble {', '.join(shares)}")
     fullest = max(report["memory"]["value"], key=lambda kinds: sum(kinds.values()))
     lines.append("fullest rank: " + ", ".join(f"{kind} {n / 1e6:,.2f} MB" for kind, n in fullest.items()) + " (counted)")
-    lines += [f"{nbytes / 1e6:,.1f} MB by {what} (counted)" for what, nbytes in report["bytes_by_collective"]["value"].items()]
+    counted, predicted = report["bytes_by_axis"]["counted"], report["bytes_by_axis"]["predicted"]
+    for axis in sorted(counted | predicted):
+        own, foretold = counted.get(axis, 0) / 1e6, predicted.get(axis, 0) / 1e6
+        lines.append(f"{own:,.4f} MB a step over {axis} (counted; predicted {foretold:,.4f})")
     return "\n".join([*lines, f"text sha256 {report['text']['sha256'][:16]}..."])
 
 

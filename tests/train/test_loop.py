@@ -31,18 +31,23 @@ def test_any_number_of_ranks_learns_the_same(ranks, more):
             assert report["loss"]["values"] == pytest.approx(alone, rel=1e-4)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_the_report_counts_the_bytes_of_all_ranks(ranks, n):
-    steps = 3
-    reports = ranks(n).run(run.rank_main, options_for(n, "--steps", str(steps)))
-    assert all(report["bytes_by_collective"] == reports[0]["bytes_by_collective"] for report in reports)
-    counted = reports[0]["bytes_by_collective"]
-    assert counted["source"] == "counted"
-    gradients_and_loss = (reports[0]["model"]["parameters"] + 1) * 4
-    norm = 8
-    everyone = 2 * (n - 1)  # 2 (n - 1) / n of the buffer, on each of n ranks
-    expected = {"all_reduce over dp": everyone * gradients_and_loss * steps, "all_reduce over world": everyone * norm * steps}
-    assert counted["value"] == pytest.approx(expected if n > 1 else {})
+SPLITS = {
+    1: ["", "--clip 0 --dtype float64"],
+    2: ["--dp 2 --rows 5", "--pp 2 --microbatches 3 --tied --clip 0", "--tp 2 --sequence-parallel --dtype float64", "--cp 2"],
+    4: ["--dp 2 --tp 2 --microbatches 2", "--pp 2 --tp 2 --microbatches 2 --schedule zb-v --layers 2", "--dp 2 --cp 2 --tied"],
+}
+
+
+@pytest.mark.parametrize("n", SPLITS)
+def test_the_bytes_that_the_report_predicts_are_those_that_it_counts(ranks, n):
+    for split in SPLITS[n]:
+        reports = ranks(n).run(run.rank_main, options_for(n, "--steps", "2", *split.split()))
+        assert all(report["bytes_by_axis"] == reports[0]["bytes_by_axis"] for report in reports)
+        found = reports[0]["bytes_by_axis"]
+        assert found["counted"] == pytest.approx(found["predicted"], rel=1e-12), split
+        assert bool(found["counted"]) == (n > 1)
+        total = sum(reports[0]["bytes_by_collective"]["value"].values())
+        assert total == pytest.approx(2 * sum(found["counted"].values()))
 
 
 def test_the_report_says_where_each_number_comes_from(ranks):
