@@ -57,13 +57,14 @@ function paintHeld(ctx, scene) {
   const next = others[held.to];
   const last = slotBox(header, width, held.rank, others[others.length - 1] ?? held.slot);
   const x = next === undefined ? last.x + last.w : slotBox(header, width, held.rank, next).x;
+  if (held.x !== undefined) {
+    const lifted = { ...box, x: held.x - held.grip, y: box.y - 3 };
+    ctx.clearRect(lifted.x, lifted.y, lifted.w, lifted.h);
+    paintSlot(ctx, scene, header.rows[held.rank][held.slot], lifted, header.rows.length);
+    frame(ctx, theme.ink, lifted, 2);
+  }
   ctx.fillStyle = theme.accent;
   ctx.fillRect(x - 2, TOP + held.rank * ROW_HEIGHT - 3, 4, SLOT_HEIGHT + 6);
-  if (held.x === undefined) return;
-  const lifted = { ...box, x: held.x - held.grip, y: box.y - 3 };
-  ctx.clearRect(lifted.x, lifted.y, lifted.w, lifted.h);
-  paintSlot(ctx, scene, header.rows[held.rank][held.slot], lifted, header.rows.length);
-  frame(ctx, theme.ink, lifted, 2);
 }
 
 function frame(ctx, colour, { x, y, w, h }, thick) {

@@ -16,6 +16,7 @@ class ScheduleGrid {
     this.undo.addEventListener("click", () => model.send({ undo: true }));
     this.said = element("div", "mp-said", this.root);
     this.said.setAttribute("role", "status");
+    this.bar.after(this.said); // above the slots: a refusal must not hide below the edge of the window
     this.canvas.setAttribute("role", "application");
     this.at = null; // the slot with the cursor
     this.held = null; // the slot being moved: {rank, slot, to}; by mouse also x, the pointer, and grip, how far in it was taken
