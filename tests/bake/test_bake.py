@@ -1,6 +1,7 @@
 """Baked notebooks: finished, small, the same twice, comparable."""
 
 import base64
+import copy
 import json
 import subprocess
 import sys
@@ -98,11 +99,14 @@ def test_baking_twice_gives_the_same_bytes(baked):
 @pytest.mark.timeout(300)
 def test_nbval_agrees_with_a_baked_notebook_and_sees_a_wrong_count(baked, tmp_path):
     line = [sys.executable, "-m", "pytest", "-q", "--nbval", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    wrong = tmp_path / "wrong.ipynb"
-    wrong.write_text(baked.read_text().replace('"36"', '"37"'))
-    said = subprocess.run([*line, str(baked), str(wrong)], capture_output=True, check=False, text=True).stdout
-    assert "1 failed, 7 passed" in said
-    assert "wrong.ipynb::Cell 3" in said
+    notebook = nbformat.read(baked, as_version=4)
+    wrong = copy.deepcopy(notebook.cells[-1])
+    wrong["id"], wrong.outputs[0].data["text/plain"] = "wrong", "37"
+    notebook.cells.append(wrong)
+    nbformat.write(notebook, tmp_path / "both.ipynb")
+    said = subprocess.run([*line, str(tmp_path / "both.ipynb")], capture_output=True, check=False, text=True).stdout
+    assert "1 failed, 4 passed" in said
+    assert "both.ipynb::Cell 4" in said
 
 
 def test_a_failing_cell_is_told_and_the_file_left_alone(tmp_path):
