@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that run quickly
     "collectives": {"ranks": 3, "mb": 0.01, "algorithm": "naive"},
     "ranks": {"ranks": 3, "which": 1, "when": 1, "what": "raises an error"},
     "long_context": {"cp": 4, "seq": 15_360, "method": "ring"},
+    "experts": {"ranks": 2, "steps": 20, "capacity": 1.25},
 }
 EVERY = pytest.mark.parametrize("name", SMALL)
 SHORTER = {
