@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -190,7 +191,10 @@ def fork_server() -> ForkServer:
     global _server
     with _guard:
         if _server is None or not _server.alive:
+            first = _server is None
             _server = ForkServer(hub())
+            if first:
+                atexit.register(stop)  # after the kernel's folder was made, so that it runs before that is removed
         return _server
 
 

@@ -15,6 +15,7 @@ import signal
 import stat
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ def home() -> Path:
 
 
 def _remove(pid: int, path: Path) -> None:
-    if os.getpid() == pid:
+    """At exit, after the fork server was stopped. A rank that is being killed may still make a file: try again."""
+    for _ in range(100 if os.getpid() == pid else 0):
         shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.02)
 
 
 def identity(pid: int) -> list[Any] | None:
