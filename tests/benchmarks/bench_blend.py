@@ -66,8 +66,11 @@ def share_of_loss(scores: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
-def torch_step(model: GPT, sizes: dict[str, int], batch: Batch) -> tuple[nn.Module, Callable[[], object]]:
-    """What this rank holds, and a step of it."""
+Held = dict[str, nn.Parameter]
+
+
+def torch_step(model: GPT, sizes: dict[str, int], batch: Batch) -> tuple[Held, Callable[[], object]]:
+    """What this rank holds, by the reference's names, and a step of it."""
     names = [name for name in ("pp", "dp", "tp") if name in sizes]
     mesh = init_device_mesh("cpu", tuple(sizes[name] for name in names), mesh_dim_names=tuple(names))
     if "tp" in sizes:
@@ -77,17 +80,23 @@ def torch_step(model: GPT, sizes: dict[str, int], batch: Batch) -> tuple[nn.Modu
     if "pp" in sizes:
         return _pipeline(model, sizes, mesh, own, dp)
     _pre_dp_module_transform(model)
+    held = dict(model.named_parameters())  # the transform takes them out of the module in its first forward
     replica = DistributedDataParallel(model, process_group=mesh["dp"].get_group(), gradient_as_bucket_view=True)
 
     def step() -> None:
-        replica.zero_grad()
+        _clear(held)
         with loss_parallel():
             (share_of_loss(replica(own.inputs), own.targets) * (dp / own.total)).backward()
 
-    return model, step
+    return held, step
 
 
-def _pipeline(model: GPT, sizes: dict[str, int], mesh: Any, own: Batch, dp: int) -> tuple[nn.Module, Callable[[], object]]:
+def _clear(held: Held) -> None:
+    for param in held.values():
+        param.grad = None
+
+
+def _pipeline(model: GPT, sizes: dict[str, int], mesh: Any, own: Batch, dp: int) -> tuple[Held, Callable[[], object]]:
     layers, index = model.layers(), mesh["pp"].get_local_rank()
     half = blend.build(model.config, Mesh(**sizes), GPT(model.config), microbatches=MICROBATCHES).engine.pipeline.sizes[0]  # type: ignore[attr-defined]
     module: nn.Module = nn.Sequential(*(layers[half:] if index else layers[:half]))
@@ -97,12 +106,14 @@ def _pipeline(model: GPT, sizes: dict[str, int], mesh: Any, own: Batch, dp: int)
     loss = lambda scores, targets: share_of_loss(scores, targets) * (dp / own.total)  # noqa: E731
     schedule = torchs.Schedule1F1B(stage, MICROBATCHES, loss_fn=loss, scale_grads=False)
 
+    held = dict(model.named_parameters())
+
     def step() -> None:
-        module.zero_grad()
+        _clear(held)
         with loss_parallel():
             schedule.step(*([] if index else [own.inputs]), **({"target": own.targets} if index else {}))
 
-    return model, step
+    return held, step
 
 
 def contest(split: str, shape: str) -> tuple[list[tuple[float, float]], float]:
@@ -120,14 +131,14 @@ def contest(split: str, shape: str) -> tuple[list[tuple[float, float]], float]:
     return alternate(ours, step, ROUNDS), _largest_difference(layout.model, theirs)
 
 
-def _largest_difference(ours: nn.Module, theirs: nn.Module) -> float:
+def _largest_difference(ours: nn.Module, wanted: Held) -> float:
     """Both made the same gradients, or the race is off: relative to the largest of all."""
-    wanted = dict(theirs.named_parameters())
     differences, largest = [0.0], 0.0
     for name, p in ours.named_parameters():
         grad = wanted[name].grad
         if p.grad is not None and grad is not None:
-            local = grad.to_local() if isinstance(grad, DTensor) else grad
+            cut = wanted[name].data
+            local = grad.redistribute(placements=cut.placements).to_local() if isinstance(cut, DTensor) else grad
             differences.append(float((p.grad - local).abs().max()))
             largest = max(largest, float(local.abs().max()))
     return max(differences) / largest
