@@ -16,6 +16,7 @@ from course.views.table import Table
 
 AHEAD, OTHERS, MINE = 0, 1, 2  # a pair that the mask hides; one that another rank computes; one that this rank computes
 COLOURS = ("#f1f1f1", "#cfcfcf", BLUE)
+CAPTION = "across: keys, down: queries; blue: computed by this rank; in %: its work, next to the busiest rank's"
 
 
 class MaskView(CanvasView):
@@ -42,7 +43,7 @@ class MaskView(CanvasView):
     def _content(self) -> tuple[dict[str, Any], bytes]:
         ranks, size, _ = self.masks.shape
         state = {"ranks": ranks, "size": size, "titles": self._titles(), "notes": self.notes, "said": str(self.table())}
-        return {**state, "mine": BLUE}, self.masks.tobytes()
+        return {**state, "mine": BLUE, "caption": CAPTION}, self.masks.tobytes()
 
     def figure(self) -> Figure:
         ranks = len(self.work)
@@ -60,9 +61,7 @@ class MaskView(CanvasView):
             axes.spines[:].set_visible(False)
             if rank % columns == 0:
                 axes.set_ylabel("queries", fontsize=8, color=SOFT)
-        figure.suptitle(
-            "work of each rank, next to the busiest; across: keys, down: queries", fontsize=9, color=SOFT, x=0.02, ha="left"
-        )
+        figure.suptitle(CAPTION, fontsize=9, color=SOFT, x=0.02, ha="left")
         figure.subplots_adjust(left=0.05, right=0.98, top=1 - 0.55 / (2.35 * rows + 0.35), bottom=0.08, hspace=0.35)
         return figure
 

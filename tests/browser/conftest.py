@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests: ``lab`` (a server) and ``lab_page`` (a tab on it). Every test here is marked ``browser``."""
+"""``lab`` (one server for all browser tests) and ``lab_page`` (a tab on it). Every test here is marked ``browser``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.timeout(300), append=False)  # the first test of a file also starts the server
+            item.add_marker(pytest.mark.timeout(300), append=False)  # the first test also starts the server
 
 
 @pytest.fixture(scope="module")  # not longer: Playwright's loop runs in this thread, and other tests need theirs
@@ -40,10 +40,16 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="module")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serve(tmp_path_factory.mktemp("lab")) as server:
         yield server
+
+
+@pytest.fixture
+def lab(browser: Browser, request: pytest.FixtureRequest) -> Server:
+    """The server; not started where there is no browser."""
+    return request.getfixturevalue("_server")
 
 
 @pytest.fixture

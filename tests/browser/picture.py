@@ -6,8 +6,6 @@ import io
 import tempfile
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -23,19 +21,12 @@ WINDOW = {"width": 1180, "height": 1500}
 COLOURS = 128
 
 
-def notebook(folder: Path) -> str:
-    made = new_notebook(cells=[new_code_cell(SOURCE)])
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, folder / "picture.ipynb")
-    return "picture.ipynb"
-
-
 def take(server: Server, chromium: str) -> bytes:
     """The lab of the data-parallel lesson, run once by its Run button, as a PNG."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = LabPage(browser.new_page(viewport=WINDOW, device_scale_factor=1.5), server, "picture")
-        page.open(notebook(server.folder))
+        page.open(server.write("picture.ipynb", SOURCE))
         page.run_all()
         page.wait_idle()
         page.button("Run").click()

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+
 from course import lab
 
 STARTS_WITHIN = 60  # seconds
@@ -26,6 +29,14 @@ class Server(NamedTuple):
     token: str
     folder: Path
     pid: int
+    settings: Path  # the user's settings of JupyterLab
+
+    def write(self, name: str, *sources: str) -> str:
+        """Store a notebook of these code cells below the served folder; returns its path there."""
+        notebook = new_notebook(cells=[new_code_cell(source.strip()) for source in sources])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.folder / name)
+        return name
 
 
 @contextmanager
@@ -39,7 +50,8 @@ def serve(home: Path) -> Iterator[Server]:
     with log.open("wb") as out:
         process = subprocess.Popen(line, env=_environment(home, token), stdout=out, stderr=subprocess.STDOUT, cwd=folder)
     try:
-        server = Server(f"http://127.0.0.1:{port}", token, folder, process.pid)
+        settings = Path(_environment(home, token)["JUPYTERLAB_SETTINGS_DIR"])
+        server = Server(f"http://127.0.0.1:{port}", token, folder, process.pid, settings)
         try:
             await_answer(f"{server.url}/api/status?token={token}", process)
         except RuntimeError as error:

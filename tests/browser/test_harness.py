@@ -4,10 +4,8 @@ import json
 import urllib.error
 import urllib.request
 
-import nbformat
 import psutil
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.browser.labpage import LabPage
 from tests.browser.server import Server
@@ -37,16 +35,8 @@ ipywidgets.VBox([slider, out, square])
 """
 
 
-def write(server: Server, name: str, *sources: str) -> str:
-    """Store a notebook of these code cells below the served folder; returns its path there."""
-    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, server.folder / name)
-    return name
-
-
 def test_a_slider_moved_by_keyboard_reaches_the_kernel_and_redraws(lab: Server, lab_page: LabPage) -> None:
-    lab_page.open(write(lab, "widgets.ipynb", WIDGETS, "6 * 7"))
+    lab_page.open(lab.write("widgets.ipynb", WIDGETS, "6 * 7"))
     lab_page.run_all()
     lab_page.wait_idle()
     canvas = lab_page.page.locator("canvas.square")
@@ -62,7 +52,7 @@ def test_a_slider_moved_by_keyboard_reaches_the_kernel_and_redraws(lab: Server, 
 
 
 def test_a_failing_cell_and_a_console_error_are_told(lab: Server, lab_page: LabPage) -> None:
-    lab_page.open(write(lab, "failing.ipynb", "1", "raise ValueError('rank 2')", "3"))
+    lab_page.open(lab.write("failing.ipynb", "1", "raise ValueError('rank 2')", "3"))
     lab_page.run_all()
     with pytest.raises(AssertionError, match="ValueError: rank 2"):
         lab_page.wait_idle()

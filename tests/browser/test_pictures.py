@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
 
 from tests.browser.labpage import LabPage
@@ -55,6 +54,31 @@ CHART = """
 from course.views.charts import bars
 bars(["dp", "zero-3"], {"weights": [4e6, 1e6], "optimizer": [8e6, 2e6]}, unit="B", title="memory per rank", stacked=True)
 """
+MASKS = """
+from course.labs.lab_long_context import masks, notes, pairs
+from course.views.masks import MaskView
+from minipar.context_parallel import Layout
+
+mask_view = MaskView()
+cp, blocks = widgets.IntSlider(2, 1, 4, description="cp"), widgets.IntSlider(1, 1, 9, description="blocks")
+
+def cut(change=None):
+    layout = Layout.of("zigzag", cp.value)
+    mask_view.show(masks(layout), pairs(layout, 240 * blocks.value), notes(layout))
+
+cut()
+cp.observe(cut, "value")
+blocks.observe(cut, "value")
+widgets.VBox([cp, blocks, mask_view])
+"""
+BLUE_SHARE = """() => {
+    const canvas = document.querySelector('.mp-masks canvas');
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let blue = 0;
+    const near = (i, value) => Math.abs(data[i] - value) < 12;
+    for (let i = 0; i < data.length; i += 4) blue += near(i, 0) && near(i + 1, 114) && near(i + 2, 178);
+    return { blue: blue / window.devicePixelRatio ** 2, width: canvas.clientWidth };
+}"""
 SCHEDULE = """
 from course.views import ScheduleView
 from minipar.pipeline_parallel import build
@@ -64,12 +88,7 @@ ScheduleView(build("1f1b", ranks=2, microbatches=3))
 
 @pytest.fixture
 def pictures(lab, lab_page: LabPage) -> LabPage:
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(text.strip()) for text in (SLIDER, LIVE, EXPERTS, CHART, SCHEDULE)]
-    )
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, lab.folder / "pictures.ipynb")
-    lab_page.open("pictures.ipynb")
+    lab_page.open(lab.write("pictures.ipynb", SLIDER, LIVE, EXPERTS, CHART, MASKS, SCHEDULE))
     lab_page.run_all()
     lab_page.wait_idle()
     return lab_page
@@ -78,6 +97,27 @@ def pictures(lab, lab_page: LabPage) -> LabPage:
 def drawn(page: LabPage, name: str) -> int:
     """How many frames the first view of this name has drawn."""
     return int(page.page.locator(f".mp-{name}").first.get_attribute("data-drawn") or 0)
+
+
+def masks_follow_their_sliders(pictures: LabPage) -> None:
+    """All squares together show every pair that the mask leaves once; a value that changes no pixel is read aloud all the same."""
+    page = pictures.page
+    canvas = page.locator(".mp-masks canvas[role=img]")
+    canvas.scroll_into_view_if_needed()
+    page.wait_for_function("() => Number(document.querySelector('.mp-masks').dataset.drawn) > 0")
+    size = 48  # tokens that a square stands for
+    for ranks in (2, 3, 4):
+        page.wait_for_function(f"() => document.querySelector('.mp-masks canvas').ariaLabel.includes('rank {ranks - 1}')")
+        page.wait_for_timeout(50)  # the frame after it
+        seen = page.evaluate(BLUE_SHARE)
+        side = min(200, (seen["width"] - 14) // ranks - 14)
+        assert seen["blue"] / side**2 == pytest.approx((size + 1) / (2 * size), abs=0.03)
+        if ranks < 4:
+            pictures.press(pictures.slider("cp"), "ArrowRight")
+    assert "922,560" not in canvas.get_attribute("aria-label")
+    pictures.press(pictures.slider("blocks"), "ArrowRight", times=3)  # the same squares for four times the tokens
+    page.wait_for_function("() => document.querySelector('.mp-masks canvas').ariaLabel.includes('922,560')")
+    pictures.screenshot("dark-masks")
 
 
 @pytest.mark.timeout(300)
@@ -125,6 +165,8 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     assert page.locator("[data-title*='Share'], [data-title*='cloud']").count() == 0
     pictures.screenshot("dark-chart")
 
+    masks_follow_their_sliders(pictures)
+
     # a slot moved by keyboard: Python refuses with the rule, or accepts
     page.locator(".mp-schedule").scroll_into_view_if_needed()
     page.locator(".mp-schedule canvas[role=application]").focus()
@@ -132,7 +174,7 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     for key in ("ArrowRight", "Enter", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     page.wait_for_function("() => document.querySelector('.mp-said').textContent.includes('F0 of rank 0 stays')")
-    for key in ("ArrowDown", "ArrowLeft", "Enter", "ArrowRight", "Enter"):
+    for key in ("ArrowDown", "ArrowRight", "Enter", "ArrowRight", "Enter"):  # the cursor stayed with F0
         page.keyboard.press(key)
     page.wait_for_function("() => document.querySelector('.mp-said').textContent.includes('moved B0 of rank 1')")
     assert "mp-refused" not in (said.get_attribute("class") or "")

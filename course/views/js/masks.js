@@ -1,10 +1,10 @@
 // The causal mask once for each rank: what it computes in colour, what others compute in grey.
 
-import { Surface } from "./canvas.js";
+import { FONT, Surface } from "./canvas.js";
 import { frameOf, markDrawn } from "./dom.js";
-import { onThemeChange } from "./theme.js";
+import { onThemeChange, themeOf } from "./theme.js";
 
-const GAP = 14, TITLE = 18, NOTE = 18;
+const GAP = 14, CAPTION = 22, TITLE = 18, NOTE = 20;
 
 // Squares of equal side, four to a line at most.
 export function masksLayout(ranks, width) {
@@ -13,9 +13,9 @@ export function masksLayout(ranks, width) {
   const lines = Math.ceil(ranks / columns);
   const places = Array.from({ length: ranks }, (_, r) => ({
     x: GAP + (r % columns) * (side + GAP),
-    y: TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
+    y: CAPTION + TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
   }));
-  return { side, places, height: lines * (side + TITLE + NOTE) + 4 };
+  return { side, places, height: CAPTION + lines * (side + TITLE + NOTE) };
 }
 
 class Masks {
@@ -25,7 +25,7 @@ class Masks {
     this.canvas.setAttribute("role", "img");
     this.surface = new Surface(this.canvas, (ctx, w) => this.paint(ctx, w), (w) => masksLayout(this.header.ranks ?? 0, w).height);
     this.stops = [onThemeChange(() => this.update())];
-    model.on("change:_frame", () => this.update());
+    model.on("change:_header", () => this.update());
     this.update();
   }
 
@@ -37,29 +37,33 @@ class Masks {
   }
 
   paint(ctx, width) {
-    const { ranks = 0, size = 0, titles = [], notes = [], mine } = this.header;
+    const { ranks = 0, size = 0, titles = [], notes = [], mine, caption = "" } = this.header;
     const { side, places } = masksLayout(ranks, width);
-    const ink = getComputedStyle(this.root).color;
+    const { ink, soft } = themeOf(this.root);
+    const write = (words, x, y, colour) => {
+      ctx.fillStyle = colour;
+      ctx.fillText(words, x, y);
+    };
+    ctx.font = `12px ${FONT}`;
+    if (ranks) write(caption, GAP, 14, soft);
     places.forEach(({ x, y }, rank) => {
-      ctx.fillStyle = ink;
-      ctx.font = "12px system-ui, sans-serif";
-      ctx.fillText(titles[rank], x, y - 5);
-      ctx.fillText(notes[rank], x, y + side + 13);
-      for (let q = 0; q < size; q++) this.row(ctx, (rank * size + q) * size, x, y + (q * side) / size, side / size, [ink, ink, mine]);
+      write(titles[rank], x, y - 5, ink);
+      write(notes[rank], x, y + side + 14, soft);
+      const edge = (i) => Math.round((i * side) / size); // whole pixels: translucent rows must neither overlap nor gape
+      for (let q = 0; q < size; q++) this.row(ctx, (rank * size + q) * size, x, y + edge(q), edge(q + 1) - edge(q), edge, [ink, ink, mine]);
     });
-    ctx.globalAlpha = 1;
     markDrawn(this.root, this.model);
   }
 
   // Neighbours of one kind are filled together.
-  row(ctx, at, x, y, cell, colours) {
+  row(ctx, at, x, y, height, edge, colours) {
     const { size } = this.header;
     for (let start = 0, k = 1; k <= size; k++) {
       const kind = this.frame.getUint8(at + start);
       if (k < size && this.frame.getUint8(at + k) === kind) continue;
       ctx.fillStyle = colours[kind];
       ctx.globalAlpha = [0.06, 0.25, 1][kind];
-      ctx.fillRect(x + start * cell, y, (k - start) * cell + 0.4, cell + 0.4);
+      ctx.fillRect(x + edge(start), y, edge(k) - edge(start), height);
       start = k;
     }
     ctx.globalAlpha = 1;
