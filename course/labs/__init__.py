@@ -15,7 +15,7 @@ ranks of a lab run in a thread and keep no cell busy, so nothing is lost but the
 
 To write a lab, make a file ``lab_NAME.py`` with a subclass of ``base.Lab``, and add a function for it here:
 
-* ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider) and ``Choice`` (a menu) by name. All else gets their values
+* ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider), ``Choice`` (a menu) and ``Text`` by name. All else gets their values
   as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns the canvas
   views (``course.views``), from the top.
 * ``predict(v)`` draws the theory: ``view.show(predicted=...)``, ``self.figures.predict(name, value, unit)``. It is called for every
