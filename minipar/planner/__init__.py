@@ -9,6 +9,8 @@ from minipar.planner.clock import EFFICIENCIES, Clock, Efficiency, StepTime
 from minipar.planner.job import Job
 from minipar.planner.live import live_memory
 from minipar.planner.memory import FULL_ADAM, MIXED_ADAM, PLAIN_SGD, BytesPerParam, Memory, layer_activations, memory, rank_params
+from minipar.planner.pipeline import timeline
+from minipar.planner.ranking import Ranking, rank_splits
 from minipar.planner.search import Plan, Plans, TooLarge, plan, predict, splits
 from minipar.planner.shape import Transformer, training_days, utilisation
 from minipar.planner.split import Split
@@ -27,6 +29,7 @@ __all__ = [
     "Memory",
     "Plan",
     "Plans",
+    "Ranking",
     "Split",
     "Step",
     "StepTime",
@@ -41,7 +44,9 @@ __all__ = [
     "predict",
     "predict_step",
     "rank_params",
+    "rank_splits",
     "splits",
+    "timeline",
     "training_days",
     "utilisation",
 ]

@@ -112,18 +112,30 @@ class Clock:
         around once forward and, with their gradients, twice backward.
         """
         t, c = self.split.tp, self.split.cp
-        passes = 6 if self.split.recompute == "full" else 4
-        tensor = passes * self._ring(2 * (t - 1) / t * self._stream_bytes(), t, stride=1) if t > 1 else 0.0
-        keys_values = 2 * 2 * self.tokens * self.model.kv_width / t
-        context = 3 * self._ring((c - 1) * keys_values, c, stride=t) if c > 1 else 0.0
+        tensor = self._passes() * self._ring(self._tensor_bytes(), t, stride=1) if t > 1 else 0.0
+        context = 3 * self._ring(self._context_bytes(), c, stride=t) if c > 1 else 0.0
         return tensor + context
+
+    def _passes(self) -> int:
+        return 6 if self.split.recompute == "full" else 4
+
+    def _tensor_bytes(self) -> float:
+        """That one rank sends in one all-reduce."""
+        return 2 * (self.split.tp - 1) / self.split.tp * self._stream_bytes()
+
+    def _context_bytes(self) -> float:
+        """Keys and values once around the ring."""
+        return (self.split.cp - 1) * 2 * 2 * self.tokens * self.model.kv_width / self.split.tp
+
+    def _expert_bytes(self) -> float:
+        """That leave one rank in one all-to-all."""
+        return (self.split.ep - 1) / self.split.ep * self.model.top_k * self._stream_bytes() / self.split.tp
 
     def layer_experts(self) -> float:
         """Two all-to-alls forward and two backward of each token's ``top_k`` copies."""
         if self.split.ep == 1:
             return 0.0
-        e = self.split.ep
-        return 4 * self._ring((e - 1) / e * self.model.top_k * self._stream_bytes() / self.split.tp, e, stride=1)
+        return 4 * self._ring(self._expert_bytes(), self.split.ep, stride=1)
 
     def _stream_bytes(self) -> float:
         return 2 * self.tokens * self.model.width
@@ -148,16 +160,33 @@ class Clock:
         if self.split.pp == 1:
             return 0.0
         stride = self.split.tp * self.split.cp * self.split.dp
-        return self._stream_bytes() / self.split.tp / self._bandwidth(2, stride)
+        return self._hop_bytes() / self._bandwidth(2, stride)
+
+    def _hop_bytes(self) -> float:
+        return self._stream_bytes() / self.split.tp
 
     def gradient_sync(self) -> float:
         """Seconds of the data-parallel all-reduce of float32 gradients (reduce-scatter and all-gather, where state is sharded)."""
         n = self.split.dp * self.split.cp
-        if n == 1:
-            return 0.0
+        return self._ring(self._gradient_bytes(), n, stride=self.split.tp) if n > 1 else 0.0
+
+    def _gradient_bytes(self) -> float:
+        n = self.split.dp * self.split.cp
         params = max(rank_params(self.model, self.split, stage) for stage in (0, self.split.pp - 1))
-        passes = 3 if self.split.zero == 3 else 2
-        return self._ring(passes * (n - 1) / n * GRADIENT_BYTES * params, n, stride=self.split.tp)
+        return (3 if self.split.zero == 3 else 2) * (n - 1) / n * GRADIENT_BYTES * params
+
+    def traffic(self) -> dict[str, float]:
+        """Bytes that one rank of the first stage sends in a step, by axis: those whose seconds ``step`` counts."""
+        split, m = self.split, self.split.microbatches
+        layers = split.layers_on(0, self.model) * m
+        sent = {
+            "tp": layers * self._passes() * self._tensor_bytes(),
+            "cp": layers * 3 * self._context_bytes(),
+            "ep": layers * 4 * self._expert_bytes(),
+            "pp": m * split.chunks * self._hop_bytes() if split.pp > 1 else 0.0,
+            "dp+cp": self._gradient_bytes(),
+        }
+        return {axis: nbytes for axis, nbytes in sent.items() if nbytes}
 
     def optimizer(self) -> float:
         """Seconds to read and write weights, gradients, master weights and two moments: 34 bytes a parameter."""

@@ -24,6 +24,7 @@ class Plan:
     memory: Memory
     tokens_per_second: float  # of the whole cluster
     mfu: float
+    traffic: dict[str, float]  # bytes that a rank of the first stage sends in a step, by axis
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ def predict(model: Transformer, split: Split, hardware: str | Cluster, cost: Byt
     if reason is not None:
         raise ValueError(reason)
     where = cluster(hardware)
-    time = Clock(model, split, where).step()
+    clock = Clock(model, split, where)
+    time = clock.step()
     tokens = split.batch * model.seq
     mfu = utilisation(model.model_flops(tokens), time.total, split.ranks, where.device.peak_flops)
-    return Plan(split, time, memory(model, split, cost), tokens / time.total, mfu)
+    return Plan(split, time, memory(model, split, cost), tokens / time.total, mfu, clock.traffic())
 
 
 def plan(

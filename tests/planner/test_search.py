@@ -1,12 +1,17 @@
 """Ranking splits: fast, complete, and clear about what is impossible."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
+from minipar import GPTConfig
 from minipar.hardware import PRESETS, Cluster
-from minipar.planner import Split, plan, predict
+from minipar.planner import Job, Split, Transformer, plan, predict, timeline
 from minipar.planner.clock import Clock
 from minipar.planner.search import splits
 from minipar.planner.split import splits_of
+from minipar.planner.traffic import rank_bytes
 from tests.planner.published import LLAMA_405B, megatron
 
 SMALL = megatron(8, 1024, 16)
@@ -82,3 +87,42 @@ def test_a_slow_link_between_nodes_moves_the_best_split_away_from_it() -> None:
 def test_more_microbatches_shrink_the_bubble_share() -> None:
     few, many = (predict(SMALL, Split(batch, pp=4), "a100-nvlink").time for batch in (4, 64))
     assert many.bubble / many.total < few.bubble / few.total
+
+
+@pytest.mark.parametrize("split", [
+    Split(64, pp=4), Split(64, dp=2, pp=4, tp=2, chunks=2), Split(64, dp=4, pp=8, microbatch=2),
+])  # fmt: skip
+def test_the_formula_of_a_step_agrees_with_the_simulated_pipeline(split: Split) -> None:
+    """But for the head, which the formula gives to the busiest stage whichever it is."""
+    model = replace(SMALL, vocab=64)
+    time = predict(model, split, "a100-nvlink").time
+    assert timeline(model, split, "a100-nvlink").makespan == pytest.approx(time.total - time.gradients - time.optimizer, rel=0.03)
+
+
+def test_a_picture_with_too_many_actions_is_refused() -> None:
+    with pytest.raises(ValueError, match="make no picture"):
+        timeline(SMALL, Split(65_536, pp=4), "a100-nvlink")
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 4}, {"cp": 4}, {"dp": 4}, {"dp": 2, "tp": 2}, {"pp": 2, "tp": 2}, {"pp": 2, "dp": 2}])
+def test_traffic_of_a_plan_is_that_of_a_real_step_in_numbers_of_two_bytes(sizes: dict[str, int]) -> None:
+    """Layer by layer: the difference between a deep and a shallow model, so that embedding and head drop out."""
+
+    gradients = "+".join(name for name in ("dp", "cp") if sizes.get(name, 1) > 1)
+
+    def planned(config: GPTConfig) -> Counter[str]:
+        split = Split(8, **sizes, sequence_parallel=False)
+        total: Counter[str] = Counter()
+        for axis, nbytes in predict(Transformer.of(config), split, "a100-nvlink").traffic.items():
+            float32 = axis == "dp+cp"  # gradients are summed in 4 bytes in both
+            total[gradients if float32 else axis] += nbytes if float32 else 2 * nbytes
+        return total
+
+    def stepped(config: GPTConfig) -> Counter[str]:
+        job = Job(config, 8, **sizes, microbatches=8 // sizes.get("dp", 1))
+        return rank_bytes(job, job.place(0))
+
+    shallow, deep = (GPTConfig(layers=layers, width=32, heads=4, seq=32) for layers in (8, 16))
+    for axis in planned(deep):
+        grown, found = (of(deep)[axis] - of(shallow)[axis] for of in (planned, stepped))
+        assert found == pytest.approx(grown, rel=1e-9), axis
