@@ -1,43 +1,50 @@
-"""Time that passes only in the model: paced ranks that do not really wait.
+"""Time as the modelled hardware has it: paced ranks whose clock never shows what this machine is late.
 
-Every rank keeps a clock of its own that stands still while it computes and jumps when it would have waited. Ranks learn of each
-other's times through their messages, as paced ranks always do (see ``pacing``). So a run takes exactly what the model says, the
-same on every machine and under any load, while its values and messages are as real as ever. To be seen, a run must wait.
+Every rank keeps a clock of its own that stands still while it computes, and jumps when it would wait. Ranks learn of each other's
+times through their messages, as paced ranks always do (see ``pacing``). So a run takes exactly what the model says, the same on
+every machine and under any load, while its values and messages are as real as ever. With ``wait`` a rank really sleeps as well,
+for a run to be watched, or timed by another clock; what this machine cannot do in time then shows on that clock only.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minipar import pacing, trace
 from minipar.comm import pending
 from minipar.hardware import Cluster
+from minipar.products import paced_products
+
+SHORTEST = 0.001  # seconds: the sleeps that come below are made up for by the next one
 
 
 class ModelClock:
     """Seconds since the clock was made."""
 
-    def __init__(self) -> None:
-        self.time = 0.0
+    def __init__(self, wait: bool) -> None:
+        self.time, self.wait, self.began = 0.0, wait, time.monotonic()
 
     def now(self) -> float:
         return self.time
 
     def wait_until(self, moment: float) -> None:
         self.time = max(self.time, moment)
+        ahead = self.began + self.time - time.monotonic()
+        if self.wait and ahead > SHORTEST:
+            time.sleep(ahead)
 
 
 @contextmanager
-def model_time(hardware: str | Cluster, rank: int) -> Iterator[ModelClock]:
-    """In here this rank (global) is paced as ``hardware`` without waiting. Every rank must come in, at the same place."""
-    clock, before, pacer = ModelClock(), (pacing.now, pacing.wait_until), pacing.current()
-    trace.now = pending.now = pacing.now = clock.now  # type: ignore[assignment]
-    pacing.wait_until = clock.wait_until  # type: ignore[assignment]
-    pacing.pace(hardware, rank)
+def model_time(hardware: str | Cluster, rank: int, wait: bool = False) -> Iterator[ModelClock]:
+    """In here this rank (global) is paced as ``hardware``, product by product. Every rank must come in, at the same place."""
+    clock, before = ModelClock(wait), (pacing.now, pacing.wait_until)
+    trace.now = pending.now = pacing.now = clock.now
+    pacing.wait_until = clock.wait_until
     try:
-        yield clock
+        with paced_products(hardware, rank):
+            yield clock
     finally:
-        pacing.pace(None if pacer is None else pacer.cluster, rank)
-        trace.now = pending.now = pacing.now = before[0]  # type: ignore[assignment]
+        trace.now = pending.now = pacing.now = before[0]
         pacing.wait_until = before[1]
