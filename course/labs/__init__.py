@@ -16,8 +16,8 @@ ranks of a lab run in a thread and keep no cell busy, so nothing is lost but the
 To write a lab, make a file ``lab_NAME.py`` with a subclass of ``base.Lab``, and add a function for it here:
 
 * ``controls()`` lists ``Slider``, ``Steps`` (a few values on a slider), ``Choice`` (a menu) and ``Text`` by name. All else gets
-  their values as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns the
-  canvas views (``course.views``), from the top.
+  their values as ``v`` (``v.ranks``). ``refuse(v)`` returns the reason why a combination is impossible; ``make_views()`` returns
+  the canvas views (``course.views``), from the top.
 * ``predict(v)`` draws the theory: ``view.show(predicted=...)``, ``self.figures.predict(name, value, unit)``. It is called for every
   step of a moving slider, so keep it below 20 ms, and take away what the ranks showed for other values.
 * ``measure(go, v)`` runs the ranks in a thread of its own and says in a line how its numbers came about:
