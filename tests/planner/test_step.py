@@ -12,9 +12,9 @@ import pytest
 from course.labs.work_blend import Seen
 from minipar import GPTConfig
 from minipar.hardware import Cluster, Device, Link
-from minipar.planner import Job, live_memory, predict_step
-from minipar.planner.traffic import bytes_by_axis, rank_bytes
-from minipar.trace import COMM
+from minipar.planner import Job, live_memory, predict_step, rank_splits
+from minipar.planner.traffic import bytes_by_axis, bytes_by_link, rank_bytes
+from minipar.trace import COMM, Span
 from tests.planner.on_ranks import steps
 
 CONFIG = GPTConfig(layers=4, width=32, heads=4, seq=32)
@@ -36,10 +36,17 @@ LAYOUTS = {
     "dp2 x pp2, gpipe, tied": (
         Job(replace(CONFIG, tied=True), rows=9, dp=2, pp=2, microbatches=2, schedule="gpipe"), TWO_NODES
     ),
+    "dp2 x pp2, a straggler": (
+        Job(CONFIG, dp=2, pp=2, microbatches=4), replace(TWO_NODES, stragglers=((3, 2.0),))
+    ),
     "pp2 x tp2, interleaved, by sequence": (
         Job(CONFIG, pp=2, tp=2, microbatches=4, schedule="interleaved", sequence_parallel=True), ONE_NODE
     ),
 }  # fmt: skip
+EXPERTS = {  # who chooses which expert is not known before: neither are the bytes over ep
+    "dp4 x ep2": (Job(replace(CONFIG, experts=4), dp=4, ep=2, microbatches=2), TWO_NODES),
+    "cp2 x tp2 x ep4": (Job(replace(CONFIG, experts=4), cp=2, tp=2, ep=4), ONE_NODE),
+}
 NAMES = pytest.mark.parametrize("name", LAYOUTS)
 
 
@@ -53,8 +60,9 @@ def seen() -> dict[str, list[Seen]]:
 def run(ranks: Callable[[int], Any], seen: dict[str, list[Seen]]) -> Callable[[str], list[Seen]]:
     def found(name: str) -> list[Seen]:
         if not seen:
-            by_rank = ranks(4).run(steps, list(LAYOUTS.values()))
-            seen.update({name: [own[i] for own in by_rank] for i, name in enumerate(LAYOUTS)})
+            everything = LAYOUTS | EXPERTS
+            by_rank = ranks(4).run(steps, list(everything.values()))
+            seen.update({name: [own[i] for own in by_rank] for i, name in enumerate(everything)})
         return seen[name]
 
     return found
@@ -98,3 +106,60 @@ def test_step_time_is_within_five_percent_of_paced_ranks(name: str, run) -> None
     found = run(name)
     took = max(own.seconds for own in found)
     assert predict_step(job, hardware).seconds == pytest.approx(took, rel=0.05)
+
+
+def calls(spans: list[Span]) -> Counter[tuple[str, str]]:
+    """Calls by axis and operation. A message and its arrival are one."""
+    return Counter((s.axis, "send" if s.name == "exchange" else s.name) for s in spans if s.lane == COMM and s.name != "recv")
+
+
+@pytest.mark.parametrize("name", LAYOUTS | EXPERTS)
+def test_the_predicted_timeline_makes_the_same_calls(name: str, run) -> None:
+    job, hardware = (LAYOUTS | EXPERTS)[name]
+    timeline = predict_step(job, hardware).timeline
+    for rank, own in enumerate(run(name)):
+        assert calls(timeline.of(rank)) == calls(own.spans), rank
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_with_experts_all_other_axes_send_what_was_predicted(name: str, run) -> None:
+    job, _ = EXPERTS[name]
+    for place, own in zip(job.places(), run(name), strict=True):
+        predicted, found = dict(rank_bytes(job, place)), counted(own)
+        assert predicted.pop("ep") > 0
+        assert found.pop("ep") > 0
+        assert predicted == pytest.approx(found, rel=1e-12)
+
+
+def test_a_slow_link_between_nodes_is_charged_to_the_axes_that_cross_it() -> None:
+    job, _ = LAYOUTS["dp2 x tp2, by sequence"]
+    by_link = bytes_by_link(job, TWO_NODES)
+    assert set(by_link["inside"]) == {"tp"}
+    assert set(by_link["between"]) == {"dp", "dp+tp"}
+    assert sum(sum(row.values()) for row in by_link.values()) == pytest.approx(sum(bytes_by_axis(job).values()))
+
+
+@pytest.mark.parametrize(("sizes", "says"), [
+    ({"dp": 0}, "dp must be at least 1"),
+    ({"dp": 3, "microbatches": 4}, "8 rows do not reach for dp 3 x 4 microbatches"),
+    ({"tp": 8}, "4 heads cannot be split over tp 8"),
+    ({"cp": 3}, "32 tokens do not cut into equal parts over 3 ranks"),
+    ({"cp": 8, "context": "ulysses"}, "Ulysses deals heads out: 4 do not divide over cp 8"),
+    ({"pp": 8}, "too few for 8 stages"),
+    ({"pp": 2, "microbatches": 3, "rows": 9, "schedule": "no-such"}, "no schedule 'no-such'"),
+    ({"dp": 2, "ep": 2}, "this model has none"),
+])  # fmt: skip
+def test_what_cannot_run_is_refused_with_the_reason(sizes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        predict_step(Job(CONFIG, **sizes), ONE_NODE)
+
+
+def test_splits_are_ranked_by_time_and_those_over_the_cap_are_listed_apart() -> None:
+    ranking = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=8, memory_cap=1.2e6)
+    times = [step.seconds for step in ranking.fitting]
+    assert times == sorted(times)
+    assert ranking.best is ranking.fitting[0]
+    assert ranking.too_large
+    assert all(nbytes > 1.2e6 for _, nbytes in ranking.too_large)
+    with pytest.raises(ValueError, match="no split fits under the cap; the smallest needs"):
+        _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=8, memory_cap=1.0).best
