@@ -47,8 +47,8 @@ class MaskView(CanvasView):
 
     def figure(self) -> Figure:
         ranks = len(self.work)
-        columns = min(4, ranks)
-        rows = -(-ranks // columns)
+        rows = max(1, -(-ranks // 4))
+        columns = max(1, -(-ranks // rows))  # four to a line at most, and about as many in each line
         figure = new_figure(2.35 * rows + 0.35)
         palette = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in COLOURS], dtype=np.uint8)
         for rank, title in enumerate(self._titles()):

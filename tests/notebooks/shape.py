@@ -88,6 +88,13 @@ def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
         yield f"{len(predictions)} cells ask for a prediction, not {PREDICTIONS[0]} to {PREDICTIONS[1]}"
 
 
+def answers_after_the_last_cell(notebook: NotebookNode) -> Iterator[str]:
+    """Who runs all cells and then makes a guess needs the ranks still."""
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and re.search(r"^ranks\.close\(\)", cell.source, re.MULTILINE):
+            yield f"cell {number} closes the ranks: a guess made after all cells have run could not be tried"
+
+
 def has_a_lab_and_exercises(notebook: NotebookNode) -> Iterator[str]:
     sources = [cell.source for cell in code(notebook)]
     if not any(re.search(r"\blabs\.\w+\(", source) for source in sources):
@@ -129,6 +136,7 @@ def is_baked(notebook: NotebookNode) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(says_what_it_is, is_of_good_size, asks_before_it_shows, has_a_lab_and_exercises),
+    *(says_what_it_is, is_of_good_size, asks_before_it_shows, answers_after_the_last_cell),
+    has_a_lab_and_exercises,
     *(ends_with_recap_and_next_step, is_stored_executed, is_baked),
 )

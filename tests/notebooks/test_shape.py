@@ -95,6 +95,10 @@ def no_predictions(notebook: NotebookNode) -> None:
     notebook.cells[2].source = notebook.cells[3].source = "show()\nshow()"
 
 
+def closed_ranks(notebook: NotebookNode) -> None:
+    notebook.cells[7].source = "a = 1\nb = 2\nranks.close()"
+
+
 def no_lab(notebook: NotebookNode) -> None:
     notebook.cells[4].source = "x = 1"
 
@@ -155,6 +159,7 @@ def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
         (wordy, "words of prose per line"),
         (terse, "words of prose per line"),
         (no_predictions, "0 cells ask"),
+        (closed_ranks, "cell 7 closes the ranks"),
         (no_lab, "no cell shows a lab"),
         (no_exercise, "0 exercises"),
         (no_hints, "folded hints"),

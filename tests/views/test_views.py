@@ -8,6 +8,7 @@ from PIL import Image
 from course.live import painter
 from course.views import CurveView, ExpertsView, RankStates, ScheduleView, TimelineView, number
 from course.views.labels import tick_texts
+from course.views.masks import MaskView
 from course.views.spans import COLUMNS, COUNT
 from minipar.pipeline_parallel import build
 from minipar.trace import COMM, COMPUTE, Span, Timeline
@@ -28,7 +29,10 @@ def filled():
     experts, curve = ExpertsView(4, 2), CurveView("step", "loss")
     experts.push(0, [1, 2, 3, 4], [3, 7], 0.1, [[0, 5], [6, 0]])
     curve.push("loss", 0, 1.0)
-    return [TimelineView(timeline(), timeline("measured")), experts, curve, ScheduleView(build("1f1b", ranks=2, microbatches=3))]
+    masks = MaskView()
+    masks.show(np.arange(5 * 16).reshape(5, 4, 4) % 3, [3, 3, 4, 5, 6], [f"head {rank}" for rank in range(5)])
+    schedule = ScheduleView(build("1f1b", ranks=2, microbatches=3))
+    return [TimelineView(timeline(), timeline("measured")), experts, curve, masks, schedule]
 
 
 @pytest.mark.parametrize("view", filled(), ids=lambda v: type(v).__name__)
@@ -50,7 +54,7 @@ def test_the_same_picture_is_the_same_bytes(view):
 
 
 @pytest.mark.parametrize(
-    "view", [TimelineView(), ExpertsView(2, 2), CurveView("x", "y"), RankStates()], ids=lambda v: type(v).__name__
+    "view", [TimelineView(), ExpertsView(2, 2), CurveView("x", "y"), RankStates(), MaskView()], ids=lambda v: type(v).__name__
 )
 def test_an_empty_view_has_text_but_no_picture(view):
     data, _ = view._repr_mimebundle_()

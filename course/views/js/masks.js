@@ -6,11 +6,11 @@ import { onThemeChange, themeOf } from "./theme.js";
 
 const GAP = 14, CAPTION = 22, TITLE = 18, NOTE = 20;
 
-// Squares of equal side, four to a line at most.
+// Squares of equal side, four to a line at most, and about as many in each line.
 export function masksLayout(ranks, width) {
-  const columns = Math.max(1, Math.min(4, ranks));
+  const lines = Math.max(1, Math.ceil(ranks / 4));
+  const columns = Math.max(1, Math.ceil(ranks / lines));
   const side = Math.max(40, Math.min(200, Math.floor((width - GAP) / columns) - GAP));
-  const lines = Math.ceil(ranks / columns);
   const places = Array.from({ length: ranks }, (_, r) => ({
     x: GAP + (r % columns) * (side + GAP),
     y: CAPTION + TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
