@@ -1,5 +1,6 @@
 """A GPT whose sequences are cut over ranks learns what the whole one learns, alone and together with tensor parallelism."""
 
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from minipar import GPT, GPTConfig, Mesh, comm, context_parallel, data
 from minipar.ledger import compare
 from minipar.parameters import full_tensor, sum_over
+from tests.grids import grid
 from tests.tensor_parallel.layout import Layout, builder
 
 BASE = {"layers": 2, "width": 24, "heads": 12, "seq": 24}
@@ -25,8 +27,12 @@ def verdict(sizes: dict, cp: dict, tp: dict | None, shape: dict, seq: int = 0) -
     return "equal" if ledger.ok else str(ledger)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-@pytest.mark.parametrize("way", WAYS)
+USUAL = [("zigzag", 1), ("ring", 2), ("ulysses", 2), ("zigzag", 3), ("ring", 4), ("zigzag", 4), ("ulysses", 4)]
+WITH_TP = [("ring", "sequence"), ("zigzag", "tensor"), ("zigzag", "sequence"), ("ulysses", "sequence")]
+TP = {"tensor": {}, "sequence": {"sequence_parallel": True}}
+
+
+@pytest.mark.parametrize(("way", "n"), grid(*USUAL, of=list(product(WAYS, [1, 2, 3, 4]))))
 def test_equals_the_reference(ranks, way, n):
     assert ranks(n).run(verdict, {"cp": n}, WAYS[way], None, {}) == ["equal"] * n
 
@@ -37,10 +43,9 @@ def test_equals_the_reference_with_shared_keys_and_values(ranks, way):
     assert ranks(4).run(verdict, {"cp": 4}, options, None, {"kv_heads": 3, "tied": True}) == ["equal"] * 4
 
 
-@pytest.mark.parametrize("tp", [{}, {"sequence_parallel": True}], ids=["tensor", "sequence"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "tp"), grid(*WITH_TP, of=list(product(WAYS, TP))))
 def test_equals_the_reference_together_with_tensor_parallelism(ranks, way, tp):
-    assert ranks(4).run(verdict, {"cp": 2, "tp": 2}, WAYS[way], tp, {}) == ["equal"] * 4
+    assert ranks(4).run(verdict, {"cp": 2, "tp": 2}, WAYS[way], TP[tp], {}) == ["equal"] * 4
 
 
 def test_equals_the_reference_together_with_data_parallelism(ranks):
