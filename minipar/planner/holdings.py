@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -77,6 +78,7 @@ def matrix_elements(local: Local, layer: int) -> int:
     return sum(held.elements for held in layer_params(local, layer) if held.product)
 
 
+@lru_cache(maxsize=1024)
 def stage_layers(job: Job, place: Place) -> list[range]:
     """The layers of every stage, as the pipeline cuts them; all of them where there is no pipeline."""
     local, layers = Local(job, place), range(job.config.layers + 2)
@@ -92,6 +94,7 @@ def own_layers(job: Job, place: Place) -> list[int]:
     return [layer for stage in (job.plan.stages_of(place.pp) if job.pp > 1 else [0]) for layer in cut[stage]]
 
 
+@lru_cache(maxsize=1024)
 def rank_params(job: Job, place: Place) -> list[Held]:
     """All parameters of one rank. A head tied to an embedding on the same rank is that embedding."""
     local, layers = Local(job, place), own_layers(job, place)

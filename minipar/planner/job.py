@@ -87,12 +87,15 @@ class Job:
 
     def size(self, axis: str) -> int:
         """Ranks along a mesh axis, or a joint one such as "dp+cp"."""
-        sizes = {**self.mesh, "edp": self.dp * self.cp * self.tp // self.ep, "world": self.ranks}
-        return prod(sizes[name] for name in axis.split("+")) if axis else 1
+        return prod(self._sizes[name] for name in axis.split("+")) if axis else 1
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {**self.mesh, "edp": self.dp * self.cp * self.tp // self.ep, "world": self.ranks}
 
     def joint(self, *names: str) -> str:
         """The name of the axis that several make together, as ``Mesh`` gives it; "" where that is one rank."""
-        return "+".join(name for name in AXES if name in names and self.size(name) > 1)
+        return "+".join(name for name in AXES if name in names and self._sizes[name] > 1)
 
     def places(self) -> Iterator[Place]:
         """All ranks in order."""
