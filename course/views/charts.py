@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from course.views.curves import COLOURS
+from course.views.curves import DASHES as STROKES
 from course.views.curves_png import curves_figure
 from course.views.labels import number
 from course.views.still import INK, LINE, SOFT, new_figure, tick, to_png
@@ -23,6 +24,7 @@ from course.views.table import Table
 PLOTLY = "application/vnd.plotly.v1+json"
 CONFIG = {"showSendToCloud": False, "displaylogo": False, "responsive": True, "plotlyServerURL": ""}
 HATCHES = ("", "////", "...", "\\\\\\\\", "xxxx", "----")
+BELOW_AXIS_TITLE = -0.34  # of the height of the plot
 SHAPES = ("", "/", ".", "\\", "x", "-")  # plotly's names for the same
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "x")
@@ -98,13 +100,14 @@ def lines(curves: Sequence[Curve], x: str, y: str, title: str = "", x_unit: str 
         look["mode"] = "markers" if c.points else "lines"
         data.append({"type": "scatter", "name": label, "x": xs, "y": ys, "legendrank": i, **look})
         data[-1].setdefault("marker", {})["color"] = COLOURS[i % 6]
-        state = {"colour": COLOURS[i % 6], "dash": (), "mark": "os^Dvx"[i % 6], "points": c.points, "label": label}
+        state = {"colour": COLOURS[i % 6], "dash": STROKES[i % 6], "mark": "os^Dvx"[i % 6], "points": c.points, "label": label}
         drawn.append((state, np.array(xs), np.array(ys)))
         rows.append((label, str(len(xs)), *(number(v, y_unit) for v in (ys[0], ys[-1], min(ys), max(ys)))) if ys else (label, "0"))
     axes = {"x": x, "y": y, "title": title, "xUnit": x_unit, "yUnit": y_unit, "log": log}
     layout = _layout(title or y, y_unit)
     layout["xaxis"] |= {"title": {"text": x}, "type": "log" if "x" in log else "linear", "ticksuffix": _suffix(x_unit)}
-    layout["yaxis"] |= {"type": "log" if "y" in log else "linear"}
+    layout["yaxis"] |= {"type": "log" if "y" in log else "linear", "title": {"text": y if title else ""}}
+    layout["legend"]["y"] = BELOW_AXIS_TITLE
     heads = ("curve", "points", "first", "last", "least", "most")
     return Chart(data, layout, curves_figure(axes, drawn), Table.of(heads, [r + ("",) * (6 - len(r)) for r in rows], title or y))
 

@@ -14,7 +14,7 @@ from course.views.still import LINE, SOFT, new_figure, tick
 def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Figure:
     """``axes`` holds names, units and ``log``; each series comes with its look, ``x`` and ``y``."""
     figure = new_figure(3.2)
-    plot = figure.add_axes((0.10, 0.16, 0.87, 0.72))
+    plot = figure.add_axes((0.11, 0.16, 0.86, 0.72))
     for look, x, y in series:
         dash = (0, tuple(look["dash"])) if look["dash"] and not look["points"] else "-"
         plot.plot(
@@ -37,6 +37,8 @@ def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any]
     ):
         tick(axis, unit, np.concatenate(values) if values else (), log=axis.axis_name in axes["log"])
     plot.set_xlabel(axes["x"], fontsize=9, color=SOFT, labelpad=2)
+    if axes["title"]:
+        plot.set_ylabel(axes["y"], fontsize=9, color=SOFT, labelpad=2)
     plot.set_title(axes["title"] or axes["y"], loc="left", fontsize=9, color=SOFT)
     plot.grid(color=LINE, linewidth=0.6)
     plot.set_axisbelow(True)

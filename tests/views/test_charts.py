@@ -37,3 +37,9 @@ def test_curves_say_how_they_were_come_by():
     chart = lines([Curve("ring", [1, 2], [0.5, 0.25], "measured", points=True), Curve("empty", [], [])], "MB", "time", y_unit="s")
     assert [trace["name"] for trace in chart.data] == ["ring (measured)", "empty (predicted)"]
     assert "500 ms" in str(chart.table())
+
+
+def test_both_axes_are_named_below_whatever_the_title_says():
+    chart = lines([Curve("ring", [1, 2], [0.5, 0.25])], "ranks", "speed", "one MLP")
+    assert chart.layout["xaxis"]["title"]["text"] == chart.drawn.axes[0].get_xlabel() == "ranks"
+    assert chart.layout["yaxis"]["title"]["text"] == chart.drawn.axes[0].get_ylabel() == "speed"

@@ -111,7 +111,7 @@ function paintAxes(ctx, { axes, header, theme }) {
     stroke(ctx, theme.line, axes.x(value), box.y, axes.x(value), box.y + box.h);
     text(ctx, theme, words, axes.x(value), box.y + box.h + 13, "center");
   }
-  for (const [value, words] of labelled(axes.yRange, axes.log.y, box.h / 42, header.yUnit, axes.whole.y)) {
+  for (const [value, words] of labelled(axes.yRange, axes.log.y, box.h / 34, header.yUnit, axes.whole.y)) {
     stroke(ctx, theme.line, box.x, axes.y(value), box.x + box.w, axes.y(value));
     text(ctx, theme, words, box.x - 8, axes.y(value), "right");
   }
