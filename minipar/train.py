@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -26,6 +28,7 @@ from minipar.model import GPT
 from minipar.options import AXES, RefusedError, complete, gpt_config, parser, refuse_unwritable
 from minipar.report import Measured, bytes_sent, report, write
 from minipar.trace import Span, Timeline, now, tracer
+from minipar.unfinished import sweep
 
 OnStep = Callable[[int, float], None]  # step and loss
 EVALUATION_BATCHES = 4  # of held-out text, as large as the global batch
@@ -153,14 +156,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise RefusedError(str(e)) from e
         if first:
             refuse_unwritable(options)
+            _tidy_when_ended(options)
         _run(options, first)
     except RefusedError as e:
         if first:
             print(f"minipar.train: {e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        if first and options.save is not None:
+            sweep(options.save)
         return 130
     return 0
+
+
+def _tidy_when_ended(options: argparse.Namespace) -> None:
+    """Where torchrun ends this rank (Ctrl-C, or another rank failed), no half-written checkpoint stays behind."""
+
+    def end(*_: object) -> None:
+        time.sleep(0.3)  # until the other ranks of this host, ended at the same moment, write no more
+        sweep(options.save)
+        os._exit(128 + signal.SIGTERM)
+
+    if options.save is not None:
+        signal.signal(signal.SIGTERM, end)
 
 
 def _run(options: argparse.Namespace, first: bool) -> None:

@@ -96,7 +96,10 @@ def test_what_cannot_run_is_refused_with_a_sentence_and_exit_code_2(argv, capsys
     assert "Traceback" not in said
 
 
-def test_what_the_ranks_refuse_and_a_report_that_finds_no_room_end_alike(capsys, monkeypatch, tmp_path):
+def test_what_the_ranks_refuse_and_a_report_that_finds_no_room_end_alike(ranks, capsys, monkeypatch, tmp_path):
+    pool = ranks(2)
+    monkeypatch.setattr(pool, "close", lambda: None)  # it stays warm
+    monkeypatch.setattr(run, "Ranks", lambda n, hardware: pool)
     assert run.main(["--ranks", "2", "--tp", "2", "--heads", "1", "--width", "32"]) == 2
     assert capsys.readouterr().err == "minipar run: 1 heads cannot be split over the 2 ranks of axis tp: some would get none\n"
     plain = Path.write_text
