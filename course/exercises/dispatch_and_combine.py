@@ -99,7 +99,7 @@ def _lost_or_doubled(given: list[list[float]], shares: list[Share]) -> str | Non
     if not any(lost) and not any(doubled):
         return None
     lines = [
-        f"expert {e}:" + (f"  lost {_ids(lost[e])}" if lost[e] else "") + (f"  too often {_ids(doubled[e])}" if doubled[e] else "")
+        f"expert {e}: " + "; ".join(f"{what} {_ids(ids)}" for what, ids in (("lost", lost[e]), ("too often", doubled[e])) if ids)
         for e in range(len(given))
         if lost[e] or doubled[e]
     ]

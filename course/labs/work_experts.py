@@ -64,13 +64,14 @@ def one_pass(layer: nn.Module, x: Tensor, mesh: Mesh) -> list[Span]:
 
 
 def named(spans: list[Span]) -> list[Span]:
-    """Each all-to-all by what it carries, each expert's work by its direction: told by their order."""
+    """Each all-to-all by what it carries (told by their order), experts' work by its direction. Copies to and fro are not paced,
+    and left out."""
     carries = iter(("counts", "dispatch", "combine", "combine", "dispatch"))  # forward, then backward
     out = []
-    for s in sorted(spans, key=lambda s: s.start):
+    for s in sorted((s for s in spans if s.lane == COMM or s.name == "experts"), key=lambda s: s.start):
         if s.lane == COMM and s.name == "all_to_all":
             s = s._replace(name=f"all_to_all {next(carries)}")
-        elif s.lane == COMPUTE and s.name == "experts":
+        elif s.lane == COMPUTE:
             s = s._replace(name="B experts" if s.phase == "backward" else "F experts")
         out.append(s)
     return out
