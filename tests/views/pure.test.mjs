@@ -9,6 +9,8 @@ const { labelled } = await import(`${js}/curves-paint.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
 const { dropAt, slotAt, slotBox } = await import(`${js}/schedule-layout.js`);
+const { meshLayout } = await import(`${js}/mesh.js`);
+const { stackedBars } = await import(`${js}/stacks.js`);
 const { isLightText } = await import(`${js}/theme.js`);
 
 test("numbers read the same in the browser and in Python", () => {
@@ -95,4 +97,24 @@ test("a slot that is let go lands after the slots left of it", () => {
 test("light text means a dark page", () => {
   assert.equal(isLightText("rgb(238, 238, 238)"), true);
   assert.equal(isLightText("rgba(0, 0, 0, 0.87)"), false);
+});
+
+test("the parts of a stack lie end to end, and each bar of a pair has a line of its own", () => {
+  const bars = [{ rows: [[1, 2], [3, 4]] }, { rows: [[2, 2], [2, 4]] }];
+  const { boxes, height } = stackedBars(bars, 2, 8, 400);
+  assert.equal(boxes.length, 8);
+  for (const bar of [0, 1]) {
+    for (const group of [0, 1]) {
+      const [first, second] = boxes.filter((b) => b.bar === bar && b.group === group);
+      assert.equal(first.x + first.w, second.x);
+      assert.ok(second.y + 13 <= height);
+    }
+  }
+  assert.equal(new Set(boxes.map((b) => b.y)).size, 4);
+});
+
+test("panels of a mesh stand beside each other where there is room, else below each other", () => {
+  assert.equal(new Set(meshLayout(3, 8, 4, 900).places.map((p) => p.y)).size, 1);
+  assert.equal(new Set(meshLayout(3, 8, 4, 200).places.map((p) => p.y)).size, 3);
+  assert.ok(meshLayout(3, 8, 4, 200).height > meshLayout(3, 8, 4, 900).height);
 });
