@@ -18,18 +18,19 @@ from minipar.trace import COMM, Span
 from tests.planner.on_ranks import steps
 
 CONFIG = GPTConfig(layers=4, width=32, heads=4, seq=32)
+SHALLOW = replace(CONFIG, layers=2)
 DEVICE = Device("small", 1e9, 1e9, 1e9, efficiency=1.0)
 FAST, SLOW = Link("inside", 20e-6, 20e6), Link("between", 200e-6, 5e6)
 ONE_NODE = Cluster("one node", DEVICE, FAST, FAST)
 TWO_NODES = Cluster("two nodes", DEVICE, FAST, SLOW, ranks_per_node=2)
 
 LAYOUTS = {
-    "dp4": (Job(CONFIG, dp=4, microbatches=2), ONE_NODE),
-    "dp4, small buckets": (Job(CONFIG, dp=4, bucket_bytes=20_000), TWO_NODES),
-    "tp4": (Job(CONFIG, tp=4), ONE_NODE),
-    "dp2 x tp2, by sequence": (Job(CONFIG, dp=2, tp=2, sequence_parallel=True), TWO_NODES),
-    "cp4, zigzag": (Job(CONFIG, rows=4, cp=4), TWO_NODES),
-    "dp2 x cp2, ulysses": (Job(CONFIG, dp=2, cp=2, context="ulysses"), ONE_NODE),
+    "dp4": (Job(SHALLOW, dp=4, microbatches=2), ONE_NODE),
+    "dp4, small buckets": (Job(SHALLOW, dp=4, bucket_bytes=20_000), TWO_NODES),
+    "tp4": (Job(SHALLOW, tp=4), ONE_NODE),
+    "dp2 x tp2, by sequence": (Job(SHALLOW, dp=2, tp=2, sequence_parallel=True), TWO_NODES),
+    "cp4, zigzag": (Job(SHALLOW, rows=4, cp=4), TWO_NODES),
+    "dp2 x cp2, ulysses": (Job(SHALLOW, dp=2, cp=2, context="ulysses"), ONE_NODE),
     "pp4": (Job(CONFIG, pp=4, microbatches=8), TWO_NODES),
     "pp2 x tp2": (Job(CONFIG, pp=2, tp=2, microbatches=4), TWO_NODES),
     "pp2 x cp2, zb-h1, ring": (Job(CONFIG, pp=2, cp=2, microbatches=4, schedule="zb-h1", context="ring"), ONE_NODE),
@@ -44,8 +45,8 @@ LAYOUTS = {
     ),
 }  # fmt: skip
 EXPERTS = {  # who chooses which expert is not known before: neither are the bytes over ep
-    "dp4 x ep2": (Job(replace(CONFIG, experts=4), dp=4, ep=2, microbatches=2), TWO_NODES),
-    "cp2 x tp2 x ep4": (Job(replace(CONFIG, experts=4), cp=2, tp=2, ep=4), ONE_NODE),
+    "dp4 x ep2": (Job(replace(SHALLOW, experts=4), dp=4, ep=2, microbatches=2), TWO_NODES),
+    "cp2 x tp2 x ep4": (Job(replace(SHALLOW, experts=4), cp=2, tp=2, ep=4), ONE_NODE),
 }
 NAMES = pytest.mark.parametrize("name", LAYOUTS)
 
