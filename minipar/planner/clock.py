@@ -67,6 +67,8 @@ class Clock:
         self.model, self.split, self.cluster = model, split, cluster
         self.share = share or efficiency(cluster)
         self.tokens = model.seq / split.cp * split.microbatch  # of one microbatch on one rank
+        everyone_waits_for = [rank for rank, _ in cluster.stragglers if rank < split.ranks]
+        self.device = min(map(cluster.device_of, everyone_waits_for), key=lambda d: d.peak_flops, default=cluster.device)
 
     def layer_forward(self) -> float:
         """Seconds of computing one layer's forward for one microbatch."""
@@ -85,16 +87,16 @@ class Clock:
         return 3 * self._matmul(self.model.head_flops(self.tokens)) + self._memory(scores)
 
     def _matmul(self, flops: float) -> float:
-        return flops / self.split.tp / (self.cluster.device.peak_flops * self.share.matmul)
+        return flops / self.split.tp / (self.device.peak_flops * self.share.matmul)
 
     def _memory(self, nbytes: float) -> float:
-        return nbytes / (self.cluster.device.memory_bandwidth * self.share.memory)
+        return nbytes / (self.device.memory_bandwidth * self.share.memory)
 
     def _attention(self) -> float:
         """A fused causal kernel does half of the pairs; an unfused one does all, and moves each score about 13 bytes to and fro."""
         flops = self.model.attention_flops(self.tokens)
         if self.split.fused_attention:
-            return flops / 2 / self.split.tp / (self.cluster.device.peak_flops * self.share.attention)
+            return flops / 2 / self.split.tp / (self.device.peak_flops * self.share.attention)
         scores = 13 * self.model.heads * self.model.seq * self.tokens / self.split.tp
         return self._matmul(flops) + self._memory(scores)
 

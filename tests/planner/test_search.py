@@ -126,3 +126,12 @@ def test_traffic_of_a_plan_is_that_of_a_real_step_in_numbers_of_two_bytes(sizes:
     for axis in planned(deep):
         grown, found = (of(deep)[axis] - of(shallow)[axis] for of in (planned, stepped))
         assert found == pytest.approx(grown, rel=1e-9), axis
+
+
+def test_everyone_waits_for_a_straggler() -> None:
+    a100, split = PRESETS["a100-nvlink"], Split(64, dp=2, pp=2, tp=2)
+    even, slow, elsewhere = (
+        predict(SMALL, split, replace(a100, stragglers=stragglers)).time.compute for stragglers in ((), ((5, 2.0),), ((8, 2.0),))
+    )
+    assert even < slow <= 2 * even
+    assert elsewhere == even
