@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: several ranks share few cores
 
+import psutil
 import pytest
 import torch
 
 from course import Ranks
+
+MOST_THREADS = 60  # of all ranks of an idle pool; four fresh ranks have twenty
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +31,25 @@ def _pools() -> Iterator[dict[int, Ranks]]:
     yield pools
     for pool in pools.values():
         pool.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rest(_pools: dict[int, Ranks]) -> Iterator[None]:
+    """After each file, ranks that have gathered many process groups end: even idle ones cost gloo threads that never sleep."""
+    yield
+    for n, pool in list(_pools.items()):
+        if not pool.closed and _threads(pool) > MOST_THREADS:
+            pool.close()
+        if pool.closed:
+            del _pools[n]
+
+
+def _threads(pool: Ranks) -> int:
+    count = 0
+    for pid in pool.pids:
+        with suppress(psutil.NoSuchProcess):  # a rank that a test has killed
+            count += psutil.Process(pid).num_threads()
+    return count
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from course.views.table import Table
 
 AHEAD, OTHERS, MINE = 0, 1, 2  # a pair that the mask hides; one that another rank computes; one that this rank computes
 COLOURS = ("#f1f1f1", "#cfcfcf", BLUE)
-CAPTION = "across: keys, down: queries; blue: computed by this rank; in %: its work, next to the busiest rank's"
+CAPTION = "across: keys, down: queries; blue: computed by this rank; in %: its work (predicted), next to the busiest rank's"
 
 
 class MaskView(CanvasView):
