@@ -133,7 +133,7 @@ def _build(v: Settings) -> Schedule:
 
 def _costs(schedule: Schedule, v: Settings) -> dict[str, Any]:
     """Of one action, by stage, and of a message, in slots."""
-    typed = v.costs.replace(",", " ").split()
+    typed = str(v.costs).replace(",", " ").split()
     if len(typed) > schedule.stages:
         raise ValueError(f"stage costs: there are {schedule.stages} stages, and these are {len(typed)} numbers")
     factors = [_factor(word) for word in typed] + [1.0] * (schedule.stages - len(typed))

@@ -32,7 +32,7 @@ def test_a_message_takes_the_time_of_the_link() -> None:
     assert paced >= predicted - 1e-6
 
 
-@pytest.mark.parametrize("typed", ["1 2", "1,2", " 1  2.0 "])
+@pytest.mark.parametrize("typed", ["1 2", " 1,2.0 "])
 def test_a_stage_costs_what_is_typed(typed: str) -> None:
     predicted, paced = makespans(schedule="gpipe", costs=typed)
     assert predicted == build("gpipe", 2, 3).simulate([1, 2], [1, 2], [1, 2]).makespan == 1 + 3 * 6 + 2
@@ -51,7 +51,7 @@ def test_a_moved_slot_stays_when_costs_change_and_goes_with_another_schedule() -
 
 
 def test_stages_that_are_not_named_cost_one_and_a_chunk_its_share() -> None:
-    predicted, _ = makespans(schedule="zb-v", costs="3")
+    predicted, _ = makespans(schedule="zb-v", costs=3)
     costs = [1.5, 0.5, 0.5, 0.5]
     assert predicted == build("zb-v", 2, 3).simulate(costs, costs, costs).makespan
 
