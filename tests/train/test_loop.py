@@ -26,7 +26,7 @@ def test_one_process_learns_without_a_process_group():
 @pytest.mark.parametrize("more", [(), ("--microbatches", "2", "--tied"), ("--bucket-mb", "0.001")])
 def test_any_number_of_ranks_learns_the_same(ranks, more):
     alone = train.train(options_for(1, "--steps", "4", *more))["loss"]["values"]
-    for n in (2, 3):
+    for n in (2,) if more else (2, 3):
         for report in ranks(n).run(run.rank_main, options_for(n, "--steps", "4", *more)):
             assert report["loss"]["values"] == pytest.approx(alone, rel=1e-4)
 
