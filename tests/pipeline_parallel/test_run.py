@@ -23,7 +23,8 @@ CASES = [(name, p, m) for p, m in ((1, 3), (2, 5), (3, 4), (4, 8)) for name in N
 def test_pipeline_gradients_equal_reference(ranks, name: str, p: int, m: int) -> None:
     """Tied embeddings, unequal numbers of targets, microbatches of unequal size."""
     config = GPTConfig(**TINY, tied=True)
-    said = ranks(p).run(on_ranks.ledger_of, config, build(name, p, m), {"pp": p}, {}, {"rows": m + 1, "ragged": True, "steps": 2})
+    arguments = (config, build(name, p, m), {"pp": p}, {}, {"rows": m + 1, "ragged": True, "steps": 2})
+    said = [on_ranks.ledger_of(*arguments)] if p == 1 else ranks(p).run(on_ranks.ledger_of, *arguments)
     assert said == [None] * p
 
 
@@ -82,7 +83,7 @@ def test_the_tied_embedding_stays_bitwise_the_same_on_both_stages(ranks, name: s
 @pytest.mark.parametrize(
     ("name", "p", "checkpointed"),
     [
-        ("gpipe", 1, False),
+        ("gpipe", 2, False),
         ("interleaved", 2, False),
         ("1f1b", 3, False),
         ("1f1b", 3, True),
