@@ -11,7 +11,7 @@ from minipar.planner.job import Job, Local, Place
 
 
 class Held(NamedTuple):
-    """Parameters that are treated alike."""
+    """One parameter."""
 
     elements: int
     axis: str  # over which their gradients are summed; "" for none
@@ -32,26 +32,30 @@ def _embedding(local: Local) -> list[Held]:
 
 def _head(local: Local) -> list[Held]:
     c = local.job.config
-    return [Held(2 * c.width, _between(local), False), Held(local.vocab * c.width, _whole(local))]
+    return [*_norm(local), Held(local.vocab * c.width, _whole(local))]
+
+
+def _norm(local: Local) -> list[Held]:
+    return [Held(local.job.config.width, _between(local), False)] * 2
 
 
 def _attention(local: Local) -> list[Held]:
     w, q, kv = local.job.config.width, local.q_width, local.kv_rows
     keys = local.job.joint("dp", "cp", "tp") if local.whole_keys else _whole(local)
     return [
-        Held(2 * w, _between(local), False),  # the norm before it
+        *_norm(local),
         Held(q * w, _whole(local)), Held(q, _whole(local), False),
-        Held(2 * kv * w, keys), Held(2 * kv, keys, False),
         Held(w * q, _whole(local)), Held(w, _between(local), False),
+        *[Held(kv * w, keys), Held(kv, keys, False)] * 2,
     ]  # fmt: skip
 
 
 def _mlp(local: Local) -> list[Held]:
-    c, norm = local.job.config, Held(2 * local.job.config.width, _between(local), False)
+    c, norm = local.job.config, _norm(local)
     if c.experts:
-        return [norm, *_experts(local)]
+        return [*norm, *_experts(local)]
     up = [Held(local.ffn * c.width, _whole(local)), Held(local.ffn, _whole(local), False)]
-    return [norm, *up, Held(c.width * local.ffn, _whole(local)), Held(c.width, _between(local), False)]
+    return [*norm, *up, Held(c.width * local.ffn, _whole(local)), Held(c.width, _between(local), False)]
 
 
 def _experts(local: Local) -> list[Held]:
@@ -59,9 +63,9 @@ def _experts(local: Local) -> list[Held]:
     tokens_differ = local.cut_inside or job.tp == 1
     router = Held(c.experts * c.width, job.joint("dp", "cp") if tokens_differ else job.joint("dp", "cp", "tp"))
     axis = _whole(local) if local.cut_inside else job.joint("edp")
-    found = [router, Held(3 * local.experts * c.width * local.expert_ffn, axis)]
+    found = [router, *[Held(local.experts * c.width * local.expert_ffn, axis)] * 3]
     shared = c.moe.shared if c.moe else 0
-    return [*found, Held(3 * c.width * shared * c.ffn, _between(local))] if shared else found
+    return [*found, *[Held(c.width * shared * c.ffn, _between(local))] * 3] if shared else found
 
 
 def _whole(local: Local) -> str:

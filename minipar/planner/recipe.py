@@ -236,7 +236,6 @@ class Recipe:
     # ---- gradients
 
     def _arrivals(self, layer: int) -> Ops:
-        by_axis: dict[str, float] = {}
-        for held in reversed(layer_params(self.local, layer)):
-            by_axis[held.axis] = by_axis.get(held.axis, 0.0) + held.elements * self.z
-        return [Op("arrive", nbytes, axis) for axis, nbytes in by_axis.items() if axis]
+        """Taken to come together, when the layer's backward is done, in the order that buckets are filled in first."""
+        params = reversed(layer_params(self.local, layer))
+        return [Op("arrive", held.elements * self.z, held.axis) for held in params if held.axis]

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from course.labs.work_blend import Seen
-from minipar import GPTConfig
+from minipar import GPT, GPTConfig, Mesh
+from minipar.blend import build
 from minipar.hardware import Cluster, Device, Link
 from minipar.planner import Job, live_memory, predict_step, rank_splits
+from minipar.planner.holdings import rank_params
 from minipar.planner.traffic import bytes_by_axis, bytes_by_link, rank_bytes
 from minipar.trace import COMM, Span
 from tests.planner.on_ranks import steps
@@ -164,3 +166,10 @@ def test_splits_are_ranked_by_time_and_those_over_the_cap_are_listed_apart() -> 
     assert all(nbytes > 1.2e6 for _, nbytes in ranking.too_large)
     with pytest.raises(ValueError, match="no split fits under the cap; the smallest needs"):
         _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=8, memory_cap=1.0).best
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, experts=4), replace(CONFIG, kv_heads=2, ffn=50), replace(CONFIG, tied=True)],
+                         ids=["dense", "experts", "shared keys", "tied"])  # fmt: skip
+def test_the_parameters_held_are_those_of_the_model_in_order(config: GPTConfig) -> None:
+    model, job = build(config, Mesh(), GPT(config)).model, Job(config)
+    assert [held.elements for held in rank_params(job, job.place(0))] == [p.numel() for p in model.parameters()]
