@@ -103,8 +103,7 @@ class BlendLab(Lab):
         self.memory.show(counted=_stacked(memory))
         self.bytes.show(counted={"bytes": [sent.get(axis, 0.0) for axis in self.bytes.groups]})
         self._figures(self.figures.find, seen, step.job, memory, sent, found=True)
-        where = f"Paced as two nodes of A100s, {v.link} between them, scaled down with the GPT"
-        return f"{where}; times are that hardware's own. Loss {out[0].loss:.4f} (measured)."
+        return f"Paced as two nodes of A100s with {v.link} between them, in their own time. Loss {out[0].loss:.4f} (measured)."
 
     def settings(self) -> str:
         """Without the axes of one rank, and what is not in use."""

@@ -60,10 +60,11 @@ class MeshView(CanvasView):
 
     def figure(self) -> Figure:
         rows = -(-self.ranks // self.columns)
-        figure = new_figure(0.75 + 0.42 * rows)
+        height = 0.42 * rows + 0.7  # inches; below the grid 0.06, above it a title and a line
+        figure = new_figure(height)
         titles, count = self._titles(), max(4, len(self.axes))
         for panel, name in enumerate(self.axes):
-            axes = figure.add_axes((0.02 + panel * 0.97 / count, 0.08, 0.92 / count, 0.62))
+            axes = figure.add_axes((0.02 + panel * 0.97 / count, 0.06 / height, 0.92 / count, 0.42 * rows / height))
             axes.set_xlim(0, 4)
             axes.set_ylim(rows, 0)
             axes.set_axis_off()
@@ -75,7 +76,7 @@ class MeshView(CanvasView):
                 ink = WHITE if colour == BLUE else BLACK
                 axes.text(x + 0.5, y + 0.5, f"{rank}{LETTERS[line % 26]}", ha="center", va="center", fontsize=9, color=ink)
         said = "each square a rank; ranks of one colour and letter talk to each other over that axis"
-        figure.text(0.02, 0.95, said if self.axes else "one rank: nothing is split", fontsize=9, color=SOFT, va="top")
+        figure.text(0.02, 1 - 0.08 / height, said if self.axes else "one rank: nothing is split", fontsize=9, color=SOFT, va="top")
         return figure
 
     def table(self) -> Table:
