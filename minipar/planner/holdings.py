@@ -105,7 +105,7 @@ def rank_params(job: Job, place: Place) -> list[Held]:
     head = job.config.layers + 1
     found = [held for layer in layers for held in layer_params(local, layer)]
     if job.config.tied and 0 in layers and head in layers:
-        found.remove(_head(local)[-1])
+        found.pop()
     return found
 
 
