@@ -237,5 +237,7 @@ class Recipe:
 
     def _arrivals(self, layer: int) -> Ops:
         """Taken to come together, when the layer's backward is done, in the order that buckets are filled in first."""
-        params = reversed(layer_params(self.local, layer))
-        return [Op("arrive", held.elements * self.z, held.axis) for held in params if held.axis]
+        params = layer_params(self.local, layer)
+        if self.config.tied and layer == self.config.layers + 1:
+            params = params[:-1]  # comes with the embedding
+        return [Op("arrive", held.elements * self.z, held.axis) for held in reversed(params) if held.axis]

@@ -27,7 +27,7 @@ ONE_NODE = Cluster("one node", DEVICE, FAST, FAST)
 TWO_NODES = Cluster("two nodes", DEVICE, FAST, SLOW, ranks_per_node=2)
 
 LAYOUTS = {
-    "dp4": (Job(SHALLOW, dp=4, microbatches=2), ONE_NODE),
+    "dp4, tied": (Job(replace(SHALLOW, tied=True), dp=4, microbatches=2), ONE_NODE),
     "dp4, small buckets": (Job(SHALLOW, dp=4, bucket_bytes=20_000), TWO_NODES),
     "tp4": (Job(SHALLOW, tp=4), ONE_NODE),
     "dp2 x tp2, by sequence": (Job(SHALLOW, dp=2, tp=2, sequence_parallel=True), TWO_NODES),
