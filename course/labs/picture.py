@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 from course.views.still import INK, LINE, SOFT, new_figure, to_png
 from course.views.table import Table
 
+CHARACTERS = 120  # of a line that surely fits into the picture's width
+
 
 def table_png(table: Table, note: str = "") -> bytes:
     """The table as a PNG: first column to the left, the others to the right, the first line of ``note`` below."""
     lines = [table.heads, *table.rows]
-    note = note.partition("\n")[0]
-    rows = len(lines) + bool(note)
+    notes = textwrap.wrap(note.partition("\n")[0], CHARACTERS)
+    rows = len(lines) + len(notes)
     height = 0.235 * (rows + 1) + 0.12
     figure = new_figure(height)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -28,7 +31,8 @@ def table_png(table: Table, note: str = "") -> bytes:
             x = 0.46 + 0.52 * column / (len(line) - 1)
             axes.text(x, y + 0.6, text, fontsize=9, color=colour, va="center", ha="right")
         axes.plot((0.02, 0.98), (y + 1.1, y + 1.1), color=LINE, linewidth=0.6)
-    axes.text(0.02, len(lines) + 0.7, note, fontsize=9, color=SOFT, va="center")
+    for y, line in enumerate(notes, len(lines)):
+        axes.text(0.02, y + 0.7, line, fontsize=9, color=SOFT, va="center")
     return to_png(figure)
 
 
