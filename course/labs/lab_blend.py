@@ -59,8 +59,8 @@ class BlendLab(Lab):
             "schedule": Choice("schedule", tuple(name for name in NAMES if name != "zb-auto"), "1f1b", "of the pipeline"),
             "experts": Steps("experts", (0, 4, 8), 0, "in each layer; 0: every MLP is dense"),
             "link": Choice("link", tuple(LINKS), A100.inside.name, "between the nodes; inside a node it is NVLink"),
-            "cap": Steps("memory cap MB", (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), 3.0, "of live tensors on each rank"),
-            "slow": Steps("last rank takes x", (1.0, 1.5, 2.0, 3.0), 1.0, "how many times as long the last rank computes"),
+            "cap": Steps("cap MB", (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), 3.0, "memory: of live tensors on each rank"),
+            "slow": Steps("last rank x", (1.0, 1.5, 2.0, 3.0), 1.0, "how many times as long the last rank computes"),
         }
 
     def make_views(self) -> list[CanvasView]:

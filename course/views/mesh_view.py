@@ -56,7 +56,11 @@ class MeshView(CanvasView):
         panels = [{"title": titles[name], "lines": self._line_of(name)} for name in self.axes]
         inks = [WHITE if colour == BLUE else BLACK for colour in COLOURS]
         state = {"ranks": self.ranks, "columns": self.columns, "panels": panels, "colours": list(COLOURS), "inks": inks}
-        return {**state, "letters": LETTERS, "said": str(self.table())}, b""
+        return {**state, "letters": LETTERS, "caption": self._caption(), "said": str(self.table())}, b""
+
+    def _caption(self) -> str:
+        many = "each square a rank; ranks of one colour and letter talk to each other over that axis"
+        return many if self.axes else "one rank: nothing is split"
 
     def figure(self) -> Figure:
         rows = -(-self.ranks // self.columns)
@@ -75,8 +79,7 @@ class MeshView(CanvasView):
                 axes.add_patch(Rectangle((x + 0.04, y + 0.05), 0.92, 0.9, facecolor=colour, linewidth=0))
                 ink = WHITE if colour == BLUE else BLACK
                 axes.text(x + 0.5, y + 0.5, f"{rank}{LETTERS[line % 26]}", ha="center", va="center", fontsize=9, color=ink)
-        said = "each square a rank; ranks of one colour and letter talk to each other over that axis"
-        figure.text(0.02, 1 - 0.08 / height, said if self.axes else "one rank: nothing is split", fontsize=9, color=SOFT, va="top")
+        figure.text(0.02, 1 - 0.08 / height, self._caption(), fontsize=9, color=SOFT, va="top")
         return figure
 
     def table(self) -> Table:

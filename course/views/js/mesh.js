@@ -2,17 +2,17 @@
 
 import { FONT, Surface } from "./canvas.js";
 import { frameOf, markDrawn } from "./dom.js";
-import { onThemeChange } from "./theme.js";
+import { onThemeChange, themeOf } from "./theme.js";
 
-const PANEL_GAP = 18, PANEL_TITLE = 22, CELL = 34, CELL_GAP = 3;
+const MESH_CAPTION = 22, PANEL_GAP = 18, PANEL_TITLE = 22, CELL = 34, CELL_GAP = 3;
 
 // Where each panel stands: as many beside each other as fit.
 export function meshLayout(panels, ranks, columns, width) {
   const wide = Math.max(columns, 4) * CELL + PANEL_GAP;
   const across = Math.max(1, Math.min(panels, Math.floor((width + PANEL_GAP) / wide)));
   const tall = PANEL_TITLE + Math.ceil(ranks / columns) * CELL + 8;
-  const places = Array.from({ length: panels }, (_, i) => ({ x: (i % across) * wide, y: Math.floor(i / across) * tall }));
-  return { places, height: Math.max(1, Math.ceil(panels / across)) * tall };
+  const places = Array.from({ length: panels }, (_, i) => ({ x: (i % across) * wide, y: MESH_CAPTION + Math.floor(i / across) * tall }));
+  return { places, height: MESH_CAPTION + Math.ceil(panels / across) * tall };
 }
 
 class MeshPicture {
@@ -43,12 +43,10 @@ class MeshPicture {
     const ink = getComputedStyle(this.root).color;
     ctx.textBaseline = "middle";
     this.layout(width).places.forEach((place, i) => this.panel(ctx, panels[i], place, ink));
-    if (!panels.length) {
-      ctx.fillStyle = ink;
-      ctx.font = `12px ${FONT}`;
-      ctx.textAlign = "left";
-      ctx.fillText("one rank: nothing is split", 0, 12);
-    }
+    ctx.fillStyle = themeOf(this.root).soft;
+    ctx.font = `12px ${FONT}`;
+    ctx.textAlign = "left";
+    ctx.fillText(this.header.caption ?? "", 0, 9);
     markDrawn(this.root, this.model);
   }
 
