@@ -27,7 +27,8 @@ class Formula:
     text: str
 
     def seconds(self, n: int, nbytes: float, link: Link, segments: int = 1) -> float:
-        return self.messages(n) * segments * link.latency + self.share(n) * nbytes / link.bandwidth
+        """``segments``: into how many the pieces of the first half of the messages are cut."""
+        return self.messages(n) * (segments + 1) / 2 * link.latency + self.share(n) * nbytes / link.bandwidth
 
 
 def _levels(n: int) -> int:
@@ -76,10 +77,10 @@ def simulate(what: Pattern, hardware: Cluster) -> Timeline:
     """Let every message start as soon as its sender is ready and the sender's link is free, and arrive when the receiver's is."""
     out_free: dict[tuple[int, Link], float] = defaultdict(float)
     in_free: dict[tuple[int, Link], float] = defaultdict(float)
-    done = [[0.0] * what.n for _ in range(what.depth)]  # done[step + depth][rank]: when its messages up to that step were done
+    done = [[0.0] * what.n]  # done[k][rank]: when its messages of the first k steps were done
     spans: list[Span] = []
     for step, messages in enumerate(what.by_step()):
-        ready, ends = done[step], list(done[-1])
+        ready, ends = done[what.waits_for(step)], list(done[-1])
         for _, source, to, nbytes in messages:
             link = hardware.link((source, to))
             start = max(ready[source], out_free[source, link])

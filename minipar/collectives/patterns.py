@@ -1,6 +1,6 @@
 """Who sends what to whom, in which step: each all-reduce as a list of messages, without running it.
 
-A rank enters a step when its own messages of the step before are done (or of two steps before, where two may be under way at
+A rank enters a step when its own messages of the step before are done (or of an earlier step, where several may be under way at
 once); steps of different ranks need not coincide. The tests hold these lists against the messages that real ranks sent.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from minipar.collectives.recursive_doubling import power_of_two
-from minipar.collectives.segmented_ring import IN_FLIGHT, SEGMENT_BYTES, segments_of
+from minipar.collectives.segmented_ring import SEGMENT_BYTES, segments_of
 
 
 class Message(NamedTuple):
@@ -21,11 +21,20 @@ class Message(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The messages of one collective on ``n`` ranks in order of their steps, of which ``depth`` may be under way at once."""
+    """The messages of one collective on ``n`` ranks in order of their steps.
+
+    The first ``overlapping`` steps come in groups of ``depth``: there a step only waits for the one that many before it. Every
+    later step waits for all before it.
+    """
 
     n: int
     messages: list[Message]
     depth: int = 1
+    overlapping: int = 0
+
+    def waits_for(self, step: int) -> int:
+        """How many of the first steps must be over before ``step`` can begin."""
+        return max(0, step + 1 - self.depth) if step < self.overlapping else step
 
     def sent(self, rank: int) -> int:
         """Bytes that ``rank`` sends in all."""
@@ -42,7 +51,7 @@ def pattern(algorithm: str, n: int, elements: int, itemsize: int = 4, segment_by
     """The messages of an all-reduce of ``elements`` numbers of ``itemsize`` bytes, by an algorithm of ``ALL_REDUCE``."""
     if algorithm == "segmented ring":
         segments = segments_of(_shares(elements, n)[0] * itemsize, segment_bytes)
-        return Pattern(n, list(_ring(n, elements, itemsize, segments)), min(IN_FLIGHT, segments))
+        return Pattern(n, list(_ring(n, elements, itemsize, segments)), segments, (n - 1) * segments)
     if algorithm not in _PLAIN:
         raise ValueError(f"no all-reduce called {algorithm!r}; choose one of {', '.join([*_PLAIN, 'segmented ring'])}")
     return Pattern(n, list(_PLAIN[algorithm](n, elements, itemsize)))
@@ -92,12 +101,14 @@ def _halving(n: int, elements: int, itemsize: int) -> Iterator[Message]:
 
 
 def _ring(n: int, elements: int, itemsize: int, segments: int = 1) -> Iterator[Message]:
-    pieces = [_shares(share, segments) for share in _shares(elements, n)]
+    """Partial sums may travel in segments, finished sums travel in whole pieces."""
     for hop in range(2 * (n - 1)):
-        for segment in range(segments):
+        parts = segments if hop < n - 1 else 1
+        first = hop * segments if hop < n - 1 else (n - 1) * (segments - 1) + hop
+        pieces = [_shares(share, parts) for share in _shares(elements, n)]
+        for i in range(parts):
             for rank in range(n):
-                nbytes = pieces[(rank - 1 - hop) % n][segment] * itemsize
-                yield Message(hop * segments + segment, rank, (rank + 1) % n, nbytes)
+                yield Message(first + i, rank, (rank + 1) % n, pieces[(rank - 1 - hop) % n][i] * itemsize)
 
 
 _PLAIN: dict[str, Callable[[int, int, int], Iterator[Message]]] = {

@@ -10,6 +10,8 @@ import torch
 from minipar import comm
 from minipar.mesh import Axis, world
 
+Entry = tuple[list[int], list[int]] | int
+
 
 class TouchedError(AssertionError):
     """A buffer was changed or read while a transfer had it."""
@@ -18,8 +20,9 @@ class TouchedError(AssertionError):
 class Guarded:
     """A pending exchange. Until it is waited for, the buffers to fill hold poison and the buffers to send must not change."""
 
-    def __init__(self, sends, recvs, axis, launch) -> None:
-        self.sends, self.recvs = sends, recvs
+    def __init__(self, sends, recvs, axis, launch, log) -> None:
+        self.sends, self.recvs, self.log, self.number = sends, recvs, log, len(log)
+        log.append(([to for _, to in sends], [source for _, source in recvs]))
         self.sent = [x.clone() for x, _ in sends]
         self.arriving = [torch.empty_like(x) for x, _ in recvs]
         self.pending = launch([(x, to) for x, (_, to) in zip(self.sent, sends, strict=True)], self._into(), axis)
@@ -33,6 +36,7 @@ class Guarded:
     def wait(self):
         if not self.waited:
             self.waited = True
+            self.log.append(self.number)
             self.pending.wait()
             for (x, to), before in zip(self.sends, self.sent, strict=True):
                 if not torch.equal(x, before):
@@ -46,13 +50,12 @@ class Guarded:
 
 @contextmanager
 def guarded():
-    """Yields the log of this rank's exchanges, each ``([ranks sent to], [ranks received from])``, in order of their launch."""
+    """Yields the log of this rank: a launch is ``([ranks sent to], [ranks received from])``, a wait the place of its launch."""
     real = comm.async_exchange
-    log: list[tuple[list[int], list[int]]] = []
+    log: list[Entry] = []
 
     def async_exchange(sends=(), recvs=(), axis: Axis | None = None) -> Guarded:
-        log.append(([to for _, to in sends], [source for _, source in recvs]))
-        return Guarded(list(sends), list(recvs), axis or world(), real)
+        return Guarded(list(sends), list(recvs), axis or world(), real, log)
 
     replaced = {
         "async_exchange": async_exchange,
@@ -70,28 +73,29 @@ def guarded():
             setattr(comm, name, function)
 
 
-def stuck_ranks(logs: list[list[tuple[list[int], list[int]]]]) -> list[int]:
-    """Which ranks never finish where nothing is buffered: an exchange ends only when each of its messages has met its other end.
+def stuck_ranks(logs: list[list[Entry]]) -> list[int]:
+    """Which ranks never finish where nothing is buffered: a wait ends only when each message of its launch has met its other end.
 
-    ``logs[rank]`` is the order of that rank's exchanges; it starts the next one when the one before has ended.
+    ``logs[rank]`` is what that rank did, in order; what is launched is under way while the rank goes on.
     """
-    queues = [deque(log) for log in logs]
-    started = [False] * len(logs)
+    at = [0] * len(logs)
     offered: dict[tuple[int, int, str], deque[list[bool]]] = {}
-    waiting: list[list[list[bool]]] = [[] for _ in logs]
+    launched: list[dict[int, list[list[bool]]]] = [{} for _ in logs]
     progress = True
     while progress:
         progress = False
-        for rank, queue in enumerate(queues):
-            if queue and not started[rank]:
-                started[rank] = progress = True
-                sends, recvs = queue[0]
-                waiting[rank] = [_offer(offered, rank, to, "send") for to in sends]
-                waiting[rank] += [_offer(offered, source, rank, "recv") for source in recvs]
-            if queue and all(flag[0] for flag in waiting[rank]):
-                queue.popleft()
-                started[rank], progress = False, True
-    return [rank for rank, queue in enumerate(queues) if queue]
+        for rank, log in enumerate(logs):
+            while at[rank] < len(log):
+                entry = log[at[rank]]
+                if isinstance(entry, int):
+                    if not all(met[0] for met in launched[rank][entry]):
+                        break
+                else:
+                    launched[rank][at[rank]] = [_offer(offered, rank, to, "send") for to in entry[0]]
+                    launched[rank][at[rank]] += [_offer(offered, source, rank, "recv") for source in entry[1]]
+                at[rank] += 1
+                progress = True
+    return [rank for rank, log in enumerate(logs) if at[rank] < len(log)]
 
 
 def _offer(offered, source: int, to: int, kind: str) -> list[bool]:

@@ -34,7 +34,7 @@ def segmented(elements: int) -> list[tuple[int, int]]:
 
 def test_a_ring_in_many_segments_sends_the_messages_of_its_pattern(ranks):
     predicted = pattern("segmented ring", 3, 1009, segment_bytes=64)
-    assert len(predicted.messages) > 3 * 4 * 20
+    assert len(predicted.messages) > 3 * 2 * 20  # two hops of partial sums in many segments
     for rank, sent in enumerate(ranks(3).run(segmented, 1009)):
         assert sent == [(m.to, m.nbytes) for m in predicted.messages if m.source == rank]
 

@@ -78,10 +78,12 @@ def test_the_guard_poisons_what_is_read_too_early(ranks):
 
 
 def test_sending_all_round_before_receiving_is_found_out():
-    send_first = [[([(rank + 1) % 3], []), ([], [(rank - 1) % 3])] for rank in range(3)]
+    send_first = [[([(rank + 1) % 3], []), 0, ([], [(rank - 1) % 3]), 2] for rank in range(3)]
     assert stuck_ranks(send_first) == [0, 1, 2]
-    together = [[([(rank + 1) % 3], [(rank - 1) % 3])] for rank in range(3)]
+    together = [[([(rank + 1) % 3], [(rank - 1) % 3]), 0] for rank in range(3)]
     assert stuck_ranks(together) == []
+    receive_waits = [[([], [(rank - 1) % 3]), ([(rank + 1) % 3], []), 0, 1] for rank in range(3)]
+    assert stuck_ranks(receive_waits) == []
 
 
 def test_the_pieces_handed_to_reduce_scatter_are_not_the_callers(ranks):
