@@ -31,8 +31,8 @@ def table_png(table: Table, note: str = "") -> bytes:
             x = 0.46 + 0.52 * column / (len(line) - 1)
             axes.text(x, y + 0.6, text, fontsize=9, color=colour, va="center", ha="right")
         axes.plot((0.02, 0.98), (y + 1.1, y + 1.1), color=LINE, linewidth=0.6)
-    for y, line in enumerate(notes, len(lines)):
-        axes.text(0.02, y + 0.7, line, fontsize=9, color=SOFT, va="center")
+    for y, words in enumerate(notes, len(lines)):
+        axes.text(0.02, y + 0.7, words, fontsize=9, color=SOFT, va="center")
     return to_png(figure)
 
 
