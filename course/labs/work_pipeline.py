@@ -31,8 +31,10 @@ def pipeline_step(schedule: Schedule, pace: dict[str, Cost]) -> tuple[Timeline, 
     batch = Batch(x, x, total=schedule.microbatches)
     options: dict[str, Any] = {"sizes": [1] * schedule.stages, "loss_sum": squares}
     with unseen():  # the first step of a process takes longer
-        Pipeline(model, schedule, mesh, **options).accumulate(batch)
+        first = Pipeline(model, schedule, mesh, **options)
+        first.accumulate(batch)
     pipe = Pipeline(model, schedule, mesh, pace=pace, **options)
+    pipe.mail.remember(first.mail)
     comm.barrier(mesh["pp"])
     pipe.accumulate(batch)
     timeline = pipe.timeline()

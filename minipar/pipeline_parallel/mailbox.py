@@ -41,6 +41,10 @@ class Mailbox:
         self._gradients: deque[Value] = deque()  # of _leaving, oldest first
         self._forms: dict[tuple[int, tuple[int, ...]], Form] = {}  # (stage in front of the boundary, microbatch shape)
 
+    def remember(self, other: Mailbox) -> None:
+        """Take over the forms that another mailbox between the same stages was told of: nobody waits to be told again."""
+        self._forms |= other._forms
+
     def put(self, value: Value, x: Tensor) -> None:
         """Leave a value for a later ``send``, or for another stage of this rank."""
         self._here[value] = x

@@ -81,6 +81,31 @@ def paced_actions(schedule: Schedule, pace: dict[str, Any]) -> list[Span]:
     return actions_of(pipe.timeline()).spans
 
 
+def announcements(schedule: Schedule) -> list[int]:
+    """How often a rank says or hears ahead what a message looks like: in a first step, and in one of a mailbox that remembers."""
+    calls = [0]
+
+    def counted(call: Any) -> Any:
+        def inside(*args: Any) -> Any:
+            calls[0] += 1
+            return call(*args)
+
+        return inside
+
+    send, recv = comm.send, comm.recv
+    comm.send, comm.recv = counted(send), counted(recv)
+    try:
+        first, second = (Pipeline(GPT(GPTConfig(**TINY)), schedule, Mesh(pp=schedule.ranks)) for _ in range(2))
+        batch = data.batch(0, schedule.microbatches, TINY["seq"])
+        first.accumulate(batch)
+        before, calls[0] = calls[0], 0
+        second.mail.remember(first.mail)
+        second.accumulate(batch)
+        return [before, calls[0]]
+    finally:
+        comm.send, comm.recv = send, recv
+
+
 class Late:
     """A transfer that takes place only when somebody waits: what is read before that is poison, what is written shows."""
 

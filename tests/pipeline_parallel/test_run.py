@@ -143,6 +143,12 @@ def test_nothing_is_read_or_overwritten_while_its_transfer_is_under_way(ranks, n
     assert late == ranks(2).run(on_ranks.losses_when_transfers_are_late, schedule, False)
 
 
+def test_the_form_of_messages_is_said_once_for_each_boundary_and_remembered(ranks) -> None:
+    """Else a rank blocks for it ahead of the work that it could do: a paced run would show that as idle time."""
+    said = ranks(2).run(on_ranks.announcements, build("interleaved", 2, 3))
+    assert said == [[3, 0], [3, 0]]  # 4 stages have 3 boundaries, each with both ranks at its ends
+
+
 @pytest.mark.parametrize(("name", "sizes"), [("1f1b", [3, 5]), ("zb-h1", [5, 3]), ("zb-v", [2, 2, 2, 2]), ("interleaved", None)])
 def test_any_sequential_model_with_changing_shapes(ranks, name: str, sizes: list[int] | None) -> None:
     outs = ranks(2).run(on_ranks.train_sequential, build(name, 2, 3), sizes)
