@@ -110,7 +110,8 @@ class PipelineLab(Lab):
         """What the editor holds: made anew for another kind of schedule, else with the learner's moves, at the present costs."""
         shape = (v.schedule, v.ranks, v.microbatches, v.chunks)
         if self._built != shape:
-            self.editor.show(_build(v))
+            schedule = _build(v)
+            self.editor.show(schedule, **_costs(schedule, v))  # those of the one before are of other stages
             self._built = shape
         self.editor.price(**_costs(self.editor.schedule, v))
         return self.editor.schedule

@@ -41,11 +41,11 @@ class ScheduleView(CanvasView):
         self.on_msg(self._hear)
         self.show(schedule)
 
-    def show(self, schedule: Schedule) -> None:
-        """Draw another schedule in place, and forget the moves so far."""
+    def show(self, schedule: Schedule, **costs: Any) -> None:
+        """Draw another schedule in place, at other costs if any are given, and forget the moves so far."""
         with self._drawing:
             schedule.validate()
-            self.schedule, self._undo = schedule, []
+            self.schedule, self._undo, self.costs = schedule, [], costs or self.costs
             self._simulate()
             self.paint()
 
