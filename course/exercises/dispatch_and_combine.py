@@ -14,7 +14,7 @@ from minipar import comm
 
 WIDTH = 6  # numbers a token; number 0 is its id, 100 times its rank and its place there
 ROW = 8 * WIDTH  # bytes
-MANY = 6  # ids that a message names at most
+MANY = 4  # ids that a message names at most
 
 
 class Choices(NamedTuple):
@@ -109,12 +109,12 @@ def _lost_or_doubled(given: list[list[float]], shares: list[Share]) -> str | Non
 
 def _cause(lost: list[Counter[float]], doubled: list[Counter[float]], shares: list[Share], counts_right: bool) -> str:
     missing, more = sum(c.total() for c in lost), sum(c.total() for c in doubled)
-    head = f"{missing} copies of tokens were lost and {more} came too often"
+    head = f"{missing} copies of tokens were lost, {more} came too often (their ids are below)"
     second = {i for s in shares for i in s.x[:, 0].tolist()} if shares[0].expert.shape[1] > 1 else set()
     if not more and second and all(set(c) <= _later_choices(e, shares) for e, c in enumerate(lost)):
         return f"{head}: every token reached its first choice, and none its second."
     if counts_right:
-        return f"{head}: each expert got as many rows as it should, and others. Were the rows in the experts' order when they left?"
+        return f"{head}: every expert got the right number of rows, but others' rows. In which order did they leave?"
     if not missing:
         return f"{head}: is there padding among the rows?"
     if not more:
@@ -129,8 +129,7 @@ def _later_choices(expert: int, shares: list[Share]) -> set[float]:
 
 def _ids(tokens: Counter[float]) -> str:
     names = [f"{i:.0f}" + (f" ({n} times)" if n > 1 else "") for i, n in sorted(tokens.items())]
-    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
-    return ("token " if len(names) == 1 else "tokens ") + ", ".join(names[:MANY]) + more
+    return ", ".join(names[:MANY]) + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
 
 
 def whole(share: Share) -> Tensor:
@@ -296,7 +295,7 @@ EXERCISE = Exercise(
     judge=judge,
     reference=reference,
     wrong=(
-        Wrong("not sorted", _not_sorted, "Were the rows in the experts' order when they left?"),
+        Wrong("not sorted", _not_sorted, "In which order did they leave?"),
         Wrong("first choice only", _first_choice_only, "every token reached its first choice, and none its second"),
         Wrong("equal shares", _equal_shares, "no expert is ever full here"),
         Wrong("padded with token 0", _padded_with_token_0, "is there padding among the rows?"),

@@ -59,16 +59,17 @@ class _GroupedMLP(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, gate, up, down, *hidden = ctx.saved_tensors
-        x_grad, gate_grad, up_grad, down_grad = (torch.empty_like(t) for t in (x, gate, up, down))
-        pieces = zip(*(t.split(ctx.counts) for t in (x, grad.contiguous(), x_grad)), hidden[::2], hidden[1::2], strict=True)
+        grads = [torch.empty_like(t) for t in (x, gate, up, down)]
+        rows = (t.split(ctx.counts) for t in (x, grad.contiguous(), grads[0]))
+        pieces = zip(*rows, hidden[::2], hidden[1::2], gate.mT, up.mT, down.mT, *grads[1:], strict=True)
         with tracer.span("experts"), pacing.compute(flops=12 * len(x) * gate[0].numel()):
-            for e, (xs, ys, x_out, g, u) in enumerate(pieces):  # without a row the products are zeros: a gradient all the same
-                s = F.silu(g)
-                torch.mm((s * u).T, ys, out=down_grad[e])
-                h = ys @ down[e].T  # gradient of the product silu(g) * u, [rows of e, ffn]
+            for xs, ys, xs_grad, g, u, gate_t, up_t, down_t, gate_grad, up_grad, down_grad in pieces:
+                s = F.silu(g)  # without a row the products below are zeros: a gradient all the same
+                torch.mm((s * u).T, ys, out=down_grad)
+                h = ys @ down_t  # gradient of the product silu(g) * u, [rows of this expert, ffn]
                 g_grad = torch.ops.aten.silu_backward(h * u, g)
                 u_grad = h.mul_(s)
-                torch.mm(xs.T, g_grad, out=gate_grad[e])
-                torch.mm(xs.T, u_grad, out=up_grad[e])
-                torch.mm(g_grad, gate[e].T, out=x_out).addmm_(u_grad, up[e].T)
-        return x_grad, gate_grad, up_grad, down_grad, None, None
+                torch.mm(xs.T, g_grad, out=gate_grad)
+                torch.mm(xs.T, u_grad, out=up_grad)
+                torch.mm(g_grad, gate_t, out=xs_grad).addmm_(u_grad, up_t)
+        return *grads, None, None

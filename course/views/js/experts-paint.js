@@ -110,7 +110,7 @@ export function paintBars(ctx, scene, box) {
   const slowest = rankLoad.indexOf(most);
   title(ctx, scene, `tokens per rank, last step (${source}; dashed: mean)`, box);
   const step = box.h / ranks;
-  const perToken = (box.w - 130) / most;
+  const perToken = (box.w - 165) / most; // room for the words beside the longest bar
   ctx.strokeStyle = theme.ink;
   ctx.lineWidth = 1;
   ctx.setLineDash([4, 3]);
