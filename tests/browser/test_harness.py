@@ -35,10 +35,13 @@ ipywidgets.VBox([slider, out, square])
 """
 
 
-def test_a_slider_moved_by_keyboard_reaches_the_kernel_and_redraws(lab: Server, lab_page: LabPage) -> None:
-    lab_page.open(lab.write("widgets.ipynb", WIDGETS, "6 * 7"))
+def test_a_slider_moved_by_keyboard_redraws_and_a_failing_cell_and_a_console_error_are_told(lab: Server, lab_page: LabPage) -> None:
+    lab_page.open(lab.write("widgets.ipynb", WIDGETS, "6 * 7", "raise ValueError('rank 2')", "3"))
     lab_page.run_all()
-    lab_page.wait_idle()
+    with pytest.raises(AssertionError, match="ValueError: rank 2"):
+        lab_page.wait_idle()
+    assert [cell["count"] for cell in lab_page.cells()] == [1, 2, 3, None]
+    assert lab_page.cells()[1]["outputs"][0]["data"]["text/plain"] == "42"
     canvas = lab_page.page.locator("canvas.square")
     before = lab_page.look(canvas)
     assert lab_page.readout("ranks") == "3"
@@ -46,17 +49,8 @@ def test_a_slider_moved_by_keyboard_reaches_the_kernel_and_redraws(lab: Server, 
     lab_page.page.get_by_text("value 5", exact=True).wait_for()
     lab_page.wait_for_change(canvas, before)
     assert lab_page.readout("ranks") == "5"
-    assert lab_page.cells()[1]["outputs"][0]["data"]["text/plain"] == "42"
-    assert lab_page.problems == []
     assert lab_page.page.locator(".jp-Dialog, .Toastify__toast").count() == 0  # nothing asks for news
-
-
-def test_a_failing_cell_and_a_console_error_are_told(lab: Server, lab_page: LabPage) -> None:
-    lab_page.open(lab.write("failing.ipynb", "1", "raise ValueError('rank 2')", "3"))
-    lab_page.run_all()
-    with pytest.raises(AssertionError, match="ValueError: rank 2"):
-        lab_page.wait_idle()
-    assert [cell["count"] for cell in lab_page.cells()] == [1, 2, None]
+    assert lab_page.problems == []
     lab_page.page.evaluate("console.error('lost a frame')")
     assert any("lost a frame" in problem for problem in lab_page.problems)
 
