@@ -25,15 +25,22 @@ class Overlapped:
         """Forward and backward on this rank's rows of the global ``batch``; returns the global mean loss."""
         broadcast_buffers(self.model, self.mesh)
         *earlier, last = batch.rows_of(self.mesh["dp"]).parts(self.microbatches)
-        loss = sum((self._accumulate(part, i) for i, part in enumerate(earlier)), start=0.0)
+        total: Tensor | float = 0.0
+        for i, part in enumerate(earlier):
+            loss = self._forward(part, i)
+            self._backward(loss, i)
+            total = total + loss.detach()
+        loss = self._forward(last, len(earlier))
+        mean = comm.async_all_reduce_(total + loss.detach(), self.mesh["dp"])  # known before the backward pass: leaves first
         with self.buckets.gather():
-            loss = loss + self._accumulate(last, len(earlier))
-        return comm.all_reduce_(loss, self.mesh["dp"])
+            self._backward(loss, len(earlier))
+        return mean.wait()
 
-    def _accumulate(self, part: Batch, microbatch: int) -> Tensor:
-        """Add the gradients of one microbatch; returns its share of the global mean loss."""
+    def _forward(self, part: Batch, microbatch: int) -> Tensor:
+        """One microbatch's share of the global mean loss."""
         with tracer.during("forward"), tracer.span("F", microbatch=microbatch):
-            loss = self.model.loss(part)
+            return self.model.loss(part)
+
+    def _backward(self, loss: Tensor, microbatch: int) -> None:
         with tracer.during("backward"), tracer.span("B", microbatch=microbatch):
             loss.backward()
-        return loss.detach()

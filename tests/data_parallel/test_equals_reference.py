@@ -95,10 +95,10 @@ class AveragesParameters(Average):
 class ForgetsTheLastMicrobatch(Overlapped):
     """The mistake: only the gradients of the last microbatch are sent."""
 
-    def _accumulate(self, part, microbatch):
+    def _backward(self, loss, microbatch):
         if microbatch == self.microbatches - 1:
             self.model.zero_grad()
-        return super()._accumulate(part, microbatch)
+        super()._backward(loss, microbatch)
 
 
 def books_of_mistake(kind, *args) -> tuple[bool, str, str]:
