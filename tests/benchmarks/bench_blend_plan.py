@@ -1,6 +1,6 @@
 """Predicted steps of ``blend`` beside paced ones on this machine's clock: ``python -m tests.benchmarks.bench_blend_plan``.
 
-Ten layouts of 2 to 8 ranks, each step slowed down to a second and a half; target: within 5 %. Also, how long a prediction and the
+Ten layouts of 2 to 8 ranks, each step slowed down to four seconds; target: within 5 %. Also, how long a prediction and the
 ranking of a thousand splits take.
 """
 
@@ -18,7 +18,7 @@ from minipar.trace import now
 from tests.benchmarks.pairs import on_ranks
 
 CONFIG = GPTConfig(layers=4, width=64, heads=8, seq=64)
-SHOWN, ROUNDS = 1.5, 2
+SHOWN, ROUNDS = 4.0, 1  # eight ranks on two cores need that long for their real work
 LAYOUTS = [
     (Job(CONFIG, 16, dp=4, microbatches=2), "a100-nvlink"),
     (Job(CONFIG, 16, tp=4, sequence_parallel=True), "a100-nvlink"),
