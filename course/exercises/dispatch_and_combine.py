@@ -10,11 +10,11 @@ from torch import Tensor
 
 from course.exercises.exercise import Case, Exercise, Seen, Wrong, cases
 from course.exercises.findings import no_tensor, wrong_value
+from course.exercises.lost_tokens import lost_or_doubled
 from minipar import comm
 
 WIDTH = 6  # numbers a token; number 0 is its id, 100 times its rank and its place there
 ROW = 8 * WIDTH  # bytes
-MANY = 4  # ids that a message names at most
 
 
 class Choices(NamedTuple):
@@ -92,44 +92,10 @@ def _unknown(given: list[list[float]], shares: list[Share]) -> str | None:
 
 
 def _lost_or_doubled(given: list[list[float]], shares: list[Share]) -> str | None:
-    """The ids that did not reach an expert they chose, and those that reached one more often than they chose it."""
-    wanted = [Counter(i for s in shares for i in s.x[(s.expert == e).any(1), 0].tolist()) for e in range(len(given))]
-    lost = [w - Counter(ids) for w, ids in zip(wanted, given, strict=True)]
-    doubled = [Counter(ids) - w for w, ids in zip(wanted, given, strict=True)]
-    if not any(lost) and not any(doubled):
-        return None
-    lines = [
-        f"expert {e}: " + "; ".join(f"{what} {_ids(ids)}" for what, ids in (("lost", lost[e]), ("too often", doubled[e])) if ids)
-        for e in range(len(given))
-        if lost[e] or doubled[e]
-    ]
-    counts = [len(ids) == w.total() for ids, w in zip(given, wanted, strict=True)]
-    return "\n".join([_cause(lost, doubled, shares, all(counts)), *lines])
-
-
-def _cause(lost: list[Counter[float]], doubled: list[Counter[float]], shares: list[Share], counts_right: bool) -> str:
-    missing, more = sum(c.total() for c in lost), sum(c.total() for c in doubled)
-    head = f"{missing} copies of tokens were lost, {more} came too often (their ids are below)"
-    second = {i for s in shares for i in s.x[:, 0].tolist()} if shares[0].expert.shape[1] > 1 else set()
-    if not more and second and all(set(c) <= _later_choices(e, shares) for e, c in enumerate(lost)):
-        return f"{head}: every token reached its first choice, and none its second."
-    if counts_right:
-        return f"{head}: every expert got the right number of rows, but others' rows. In which order did they leave?"
-    if not missing:
-        return f"{head}: is there padding among the rows?"
-    if not more:
-        return f"{head}: no expert is ever full here, whatever the others get."
-    return f"{head}."
-
-
-def _later_choices(expert: int, shares: list[Share]) -> set[float]:
-    """Ids whose second or later choice ``expert`` is."""
-    return {i for s in shares for i in s.x[(s.expert[:, 1:] == expert).any(1), 0].tolist()}
-
-
-def _ids(tokens: Counter[float]) -> str:
-    names = [f"{i:.0f}" + (f" ({n} times)" if n > 1 else "") for i, n in sorted(tokens.items())]
-    return ", ".join(names[:MANY]) + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
+    experts = range(len(given))
+    wanted = [Counter(i for s in shares for i in s.x[(s.expert == e).any(1), 0].tolist()) for e in experts]
+    later = [{i for s in shares for i in s.x[(s.expert[:, 1:] == e).any(1), 0].tolist()} for e in experts]
+    return lost_or_doubled(given, wanted, later)
 
 
 def whole(share: Share) -> Tensor:
