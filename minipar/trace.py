@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+
+from minipar.intervals import covered, pack, union
 
 COMPUTE = "compute"
 COMM = "comm"
@@ -92,14 +94,12 @@ class Timeline:
 
     def busy(self, rank: int) -> float:
         """Seconds in which ``rank`` computed."""
-        return _covered(_union((s.start, s.end) for s in self.of(rank, COMPUTE)))
+        return covered(union((s.start, s.end) for s in self.of(rank, COMPUTE)))
 
     @cached_property
     def bubble(self) -> float:
         """The idle share: ``1 - busy time / (ranks * span)``."""
-        if not self.span:
-            return 0.0
-        return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * self.span)
+        return self._idle_share(self.span)
 
     @cached_property
     def makespan_bubble(self) -> float:
@@ -107,9 +107,10 @@ class Timeline:
 
         A schedule may have no bubble on its ranks' own spans and still start late on some of them (ZB-V): look at both.
         """
-        if not self.makespan:
-            return 0.0
-        return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * self.makespan)
+        return self._idle_share(self.makespan)
+
+    def _idle_share(self, seconds: float) -> float:
+        return 1 - sum(self.busy(rank) for rank in range(self.ranks)) / (self.ranks * seconds) if seconds else 0.0
 
     def breakdown(self, rank: int, wall: float | None = None) -> Breakdown:
         """Work, communication that was not hidden behind work, and idle time of one rank.
@@ -118,12 +119,12 @@ class Timeline:
         """
         wall = self.makespan if wall is None else wall
         work = self.busy(rank)
-        active = _covered(_union((s.start, s.end) for s in self.of(rank)))
+        active = covered(union((s.start, s.end) for s in self.of(rank)))
         return Breakdown(work, active - work, wall - active, wall)
 
     def overlap(self, rank: int) -> float:
         """The share of ``rank``'s communication time that was hidden behind computation (0 without communication)."""
-        comm = _covered(_union((s.start, s.end) for s in self.of(rank, COMM)))
+        comm = covered(union((s.start, s.end) for s in self.of(rank, COMM)))
         return 1 - self.breakdown(rank).communication / comm if comm else 0.0
 
     @cached_property
@@ -172,36 +173,9 @@ class Timeline:
         """The rows to draw for one rank, ``(label, spans)``: no two spans of a row overlap."""
         rows: list[tuple[str, list[Span]]] = []
         for lane in sorted({s.lane for s in self.of(rank)}, key=lambda lane: (lane != COMPUTE, lane)):
-            packed = _pack(self.of(rank, lane))
+            packed = pack(self.of(rank, lane))
             rows += [(lane if i == 0 else f"{lane} {i + 1}", row) for i, row in enumerate(packed)]
         return rows
-
-
-def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The intervals with overlaps merged; they must come in order of their start."""
-    merged: list[tuple[float, float]] = []
-    for start, end in intervals:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _covered(intervals: list[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in intervals)
-
-
-def _pack(spans: list[Span]) -> list[list[Span]]:
-    """Spread spans over as few rows as it takes for none to overlap: each goes to the first row that is free."""
-    rows: list[list[Span]] = []
-    for span in spans:
-        row = next((row for row in rows if row[-1].end <= span.start), None)
-        if row is None:
-            rows.append([span])
-        else:
-            row.append(span)
-    return rows
 
 
 class Tracer:
