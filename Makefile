@@ -2,7 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-CELL_TIMEOUT := 60
+CELL_TIMEOUT := 120  # seconds; as long as `minipar bake` allows
 # The first Python that is new enough and can make a virtual environment; only asked when one is needed.
 CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
