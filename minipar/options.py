@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def _files(group: argparse._ArgumentGroup) -> None:
 
 def complete(options: argparse.Namespace, ranks: int) -> argparse.Namespace:
     """Fill in what was left open, and refuse what cannot run on this many ranks with a ``ValueError`` that says why."""
+    _refuse_below_one(options, ranks)
     others = options.pp * options.cp * options.tp
     if options.dp is None:
         options.dp = max(1, ranks // others)
@@ -89,19 +91,32 @@ def complete(options: argparse.Namespace, ranks: int) -> argparse.Namespace:
     _refuse_bad_model(options)
     if options.save is None and (options.resume or options.save_every):
         raise ValueError("--save-every and --resume need --save: the folder of the checkpoints")
+    if options.json is not None and options.trace is not None and options.json.resolve() == options.trace.resolve():
+        raise ValueError(f"--json and --trace are both {options.json}, and one would overwrite the other: name two files")
     return options
 
 
+def _refuse_below_one(options: argparse.Namespace, ranks: int) -> None:
+    if ranks < 1:
+        raise ValueError(f"a run needs at least 1 rank, but there are {ranks}")
+    for name in (*AXES, "steps", "rows", "seq", "microbatches"):
+        value = getattr(options, name)
+        if value is not None and value < 1:  # --dp may be left out
+            raise ValueError(f"--{name} must be at least 1, not {value}")
+
+
 def _refuse_bad_numbers(options: argparse.Namespace) -> None:
-    for name in ("steps", "rows", "microbatches"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, not {getattr(options, name)}")
-    for name in ("warmup", "weight_decay", "clip", "evaluate_every", "save_every"):
+    for name in ("warmup", "weight_decay", "clip", "evaluate_every", "save_every", "experts"):
         if not getattr(options, name) >= 0:
             raise ValueError(f"--{name.replace('_', '-')} must not be below 0, and is {getattr(options, name)}")
     for name in ("lr", "bucket_mb"):
         if not getattr(options, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, not {getattr(options, name)}")
+    for name in ("lr", "weight_decay"):
+        if math.isinf(getattr(options, name)):
+            raise ValueError(f"--{name.replace('_', '-')} must be finite: one step would leave no number in the weights")
+    if not -(2**63) <= options.seed < 2**63:
+        raise ValueError(f"--seed must fit into 64 bits, and {options.seed} does not")
     if not 0 <= options.dropout < 1:
         raise ValueError(f"--dropout is a share of the values, from 0 to below 1, not {options.dropout}")
     if not 0 <= options.final_lr <= 1:
