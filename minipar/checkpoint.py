@@ -94,10 +94,10 @@ class Checkpoints:
 
     def load(self, path: Path, run: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> Progress:
         """Fill ``model`` and ``optimizer`` with what was saved under this split or another."""
-        progress = self._first_rank(lambda: Progress(**json.loads((path / "progress.json").read_text())))
+        progress = self._first_rank(lambda: _progress(path))
         for name, own in run.items():
             if progress.run.get(name) != own:
-                raise RefusedError(f"{path} comes from a run with another {name}: {progress.run.get(name)}; this one has {own}")
+                raise RefusedError(f"{path} comes from a run with another {name}: {_apart(progress.run.get(name), own)}")
         progress.held_out = [(step, loss) for step, loss in progress.held_out]
         _make_room(optimizer, model, self._first_rank(lambda: pieces.saved(path)))
         with _told(f"cannot load {path}"):
@@ -126,11 +126,30 @@ class Checkpoints:
 
 def complete(folder: Path) -> list[Path]:
     """All complete checkpoints in ``folder``, in order of their steps."""
-    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def latest(folder: Path) -> Path | None:
     return next(reversed(complete(folder)), None)
+
+
+def _progress(path: Path) -> Progress:
+    text = (path / "progress.json").read_text()
+    try:
+        return Progress(**json.loads(text))
+    except (TypeError, ValueError) as e:
+        raise RefusedError(
+            f"{path.name}/progress.json is damaged ({e}): remove {path.name} to go on from the checkpoint before it"
+        ) from e
+
+
+def _apart(saved: Any, own: Any) -> str:
+    """What differs between a saved run and this one; of two models, only the sizes that do."""
+    if isinstance(saved, dict) and isinstance(own, dict):
+        names = [name for name in saved | own if saved.get(name) != own.get(name)]
+        saved, own = (", ".join(f"{name} {values.get(name)}" for name in names) for values in (saved, own))
+    return f"{saved}; this one has {own}"
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> dict[str, Piece]:

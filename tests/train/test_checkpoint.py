@@ -14,6 +14,7 @@ import pytest
 from course import run
 from course.ranks import RankDied, RankError
 from minipar import train
+from minipar.checkpoint import latest
 from minipar.options import RefusedError
 from minipar.unfinished import MARK
 
@@ -132,13 +133,27 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path):
     refused = {
         (): f"{folder} holds step-00000004 already: add --resume",
         ("--resume",): "has done 4 steps already",
-        ("--resume", "--steps", "8", "--width", "32"): "another model",
+        ("--resume", "--steps", "8", "--width", "32"): r"another model: width \d+, ffn \d+; this one has width 32, ffn 128$",
         ("--resume", "--steps", "8", "--optimizer", "sgd"): "another optimizer",
     }
     for more, why in refused.items():
         with pytest.raises(RefusedError, match=why):
             losses_of(1, folder, *more)
     assert names(folder) == ["step-00000003", "step-00000004"]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"unknown": 1}'])
+def test_damaged_progress_is_told_with_its_remedy(tmp_path: Path, text: str):
+    losses_of(1, tmp_path)
+    (tmp_path / "step-00000004" / "progress.json").write_text(text)
+    with pytest.raises(RefusedError, match=r"step-00000004/progress.json is damaged \(.*\): remove step-00000004"):
+        losses_of(1, tmp_path, "--resume", "--steps", "8")
+
+
+def test_a_longer_number_of_steps_is_the_later_one(tmp_path: Path):
+    for name in ("step-99999999", "step-100000000"):
+        (tmp_path / name).mkdir()
+    assert latest(tmp_path) == tmp_path / "step-100000000"
 
 
 def test_without_a_checkpoint_yet_resume_begins_at_the_beginning(tmp_path: Path):
