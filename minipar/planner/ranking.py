@@ -24,8 +24,10 @@ class Ranking:
 
     @property
     def best(self) -> Step:
+        if not self.fitting and not self.too_large:
+            raise ValueError("no split is legal for this model and batch")
         if not self.fitting:
-            raise ValueError("no split fits under the cap; the smallest needs " + f"{self.too_large[0][1] / 1e6:.1f} MB")
+            raise ValueError(f"no split fits under the cap; the smallest needs {self.too_large[0][1] / 1e6:.1f} MB")
         return self.fitting[0]
 
 
@@ -42,10 +44,10 @@ def rank_splits(
     fitting, too_large = [], []
     for job in jobs(config, ranks, rows, microbatches):
         needs = fullest(job, optimizer).total
-        if needs > memory_cap:
-            too_large.append((job, needs))
-        else:
+        if needs <= memory_cap:
             fitting.append(predict_step(job, hardware))
+        else:
+            too_large.append((job, needs))
     return Ranking(sorted(fitting, key=lambda step: step.seconds), sorted(too_large, key=lambda pair: pair[1]))
 
 

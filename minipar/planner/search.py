@@ -88,10 +88,10 @@ def plan(
         if split.refusal(model) is not None:
             continue
         needs = memory(model, split, cost).total
-        if needs > cap:
-            too_large.append(TooLarge(split, needs, cap))
-        else:
+        if needs <= cap:
             fitting.append(predict(model, split, where, cost))
+        else:
+            too_large.append(TooLarge(split, needs, cap))
     return Plans(sorted(fitting, key=lambda p: p.time.total), sorted(too_large, key=lambda t: t.needs_bytes))
 
 

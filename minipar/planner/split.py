@@ -41,8 +41,8 @@ class Split:
 
     def refusal(self, model: Transformer) -> str | None:
         """Why this split cannot run ``model``, in a sentence; None if it can."""
-        sizes = {"dp": self.dp, "pp": self.pp, "cp": self.cp, "tp": self.tp, "ep": self.ep, "microbatch": self.microbatch}
-        small = next((name for name, size in sizes.items() if size < 1), None)
+        sizes = ("batch", "dp", "pp", "cp", "tp", "ep", "microbatch", "chunks")
+        small = next((name for name in sizes if getattr(self, name) < 1), None)
         if small is not None:
             return f"{small} must be at least 1"
         tokens_over, stage = self.cp * self.tp, self.dp * self.cp * self.tp

@@ -34,6 +34,16 @@ def test_what_does_not_fit_is_listed_with_its_bytes() -> None:
         _ = plans.best
 
 
+@pytest.mark.parametrize(("ranks", "batch"), [(0, 8), (-4, 8), (4, 0), (4, -8)])
+def test_where_nothing_is_legal_the_best_says_so(ranks: int, batch: int) -> None:
+    with pytest.raises(ValueError, match="no split is legal for this model and batch"):
+        _ = plan(SMALL, "a100-nvlink", ranks, batch).best
+
+
+def test_under_a_cap_that_is_no_number_nothing_fits() -> None:
+    assert not plan(SMALL, "a100-nvlink", ranks=2, batch=2, memory_cap=float("nan")).fitting
+
+
 def test_every_legal_product_of_axes_is_among_the_candidates() -> None:
     found = {(s.dp, s.pp, s.cp, s.tp) for s in splits(SMALL, PRESETS["a100-nvlink"], 8, 64)}
     assert found == {sizes for sizes in splits_of(8, 4) if sizes[1] <= SMALL.layers}
@@ -55,6 +65,9 @@ def test_a_large_cluster_offers_a_thousand_candidates() -> None:
     (Split(8, chunks=2), "several chunks per rank need a pipeline"),
     (Split(8, ep=2), "this model has none"),
     (Split(8, dp=0), "dp must be at least 1"),
+    (Split(0), "batch must be at least 1"),
+    (Split(-8), "batch must be at least 1"),
+    (Split(8, pp=2, chunks=0), "chunks must be at least 1"),
     (Split(8, cp=3), "2048 tokens do not divide over cp 3"),
     (Split(8, recompute="some"), "recompute is one of none, selective, full"),
     (Split(8, zero=4), "zero is 0, 1, 2 or 3"),

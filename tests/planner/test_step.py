@@ -166,6 +166,8 @@ def test_splits_are_ranked_by_time_and_those_over_the_cap_are_listed_apart() -> 
     assert all(nbytes > 1.2e6 for _, nbytes in ranking.too_large)
     with pytest.raises(ValueError, match="no split fits under the cap; the smallest needs"):
         _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=8, memory_cap=1.0).best
+    with pytest.raises(ValueError, match="no split is legal for this model and batch"):
+        _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=0).best
 
 
 ODD = replace(CONFIG, kv_heads=2, ffn=50)
