@@ -94,13 +94,14 @@ class Checkpoints:
 
     def load(self, path: Path, run: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> Progress:
         """Fill ``model`` and ``optimizer`` with what was saved under this split or another."""
-        progress = self._first_rank(lambda: _progress(path))
+        cannot = f"cannot load {path}"
+        progress = self._first_rank(lambda: _progress(path), cannot)
         for name, own in run.items():
             if progress.run.get(name) != own:
                 raise RefusedError(f"{path} comes from a run with another {name}: {_apart(progress.run.get(name), own)}")
         progress.held_out = [(step, loss) for step, loss in progress.held_out]
-        _make_room(optimizer, model, self._first_rank(lambda: pieces.saved(path)))
-        with _told(f"cannot load {path}"):
+        _make_room(optimizer, model, self._first_rank(lambda: pieces.saved(path), cannot))
+        with _told(cannot):
             pieces.load(_state(model, optimizer, mesh), path, self.world)
         return progress
 
@@ -110,8 +111,8 @@ class Checkpoints:
         if blind:
             raise RefusedError(f"rank {blind[0]} does not see {path.parent}: checkpoints need a folder that all ranks share")
 
-    def _first_rank(self, action: Callable[[], T]) -> T:
-        """Done by the first rank of all. Every rank gets the result, or is refused where it failed."""
+    def _first_rank(self, action: Callable[[], T], cannot: str = "") -> T:
+        """Done by the first rank of all. Every rank gets the result, or is refused where it failed: it ``cannot`` do what."""
         outcome: Any = None
         if self.world.rank == 0:
             try:
@@ -120,7 +121,8 @@ class Checkpoints:
                 outcome = e
         outcome = comm.gather_objects(outcome, self.world)[0]
         if isinstance(outcome, Exception):
-            raise RefusedError(f"cannot work in {self.folder}: {getattr(outcome, 'strerror', None) or outcome}") from outcome
+            cannot = cannot or f"cannot work in {self.folder}"
+            raise RefusedError(f"{cannot}: {getattr(outcome, 'strerror', None) or outcome}") from outcome
         return outcome
 
 
@@ -139,9 +141,7 @@ def _progress(path: Path) -> Progress:
     try:
         return Progress(**json.loads(text))
     except (TypeError, ValueError) as e:
-        raise RefusedError(
-            f"{path.name}/progress.json is damaged ({e}): remove {path.name} to go on from the checkpoint before it"
-        ) from e
+        raise RefusedError(f"its progress.json is damaged ({e}); remove {path.name} to go on from the checkpoint before it") from e
 
 
 def _apart(saved: Any, own: Any) -> str:
@@ -195,4 +195,4 @@ def _reason(error: BaseException) -> str:
     root = error
     while not isinstance(root, OSError) and (before := root.__cause__ or root.__context__) is not None:
         root = before
-    return (root.strerror or str(root)) if isinstance(root, OSError) else str(error).splitlines()[0]
+    return (root.strerror or str(root)) if isinstance(root, OSError) else (str(error).splitlines() or [type(error).__name__])[0]

@@ -146,7 +146,20 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path):
 def test_damaged_progress_is_told_with_its_remedy(tmp_path: Path, text: str):
     losses_of(1, tmp_path)
     (tmp_path / "step-00000004" / "progress.json").write_text(text)
-    with pytest.raises(RefusedError, match=r"step-00000004/progress.json is damaged \(.*\): remove step-00000004"):
+    with pytest.raises(RefusedError, match=r"step-00000004: its progress.json is damaged \(.*\); remove step-00000004"):
+        losses_of(1, tmp_path, "--resume", "--steps", "8")
+
+
+@pytest.mark.parametrize("name", ["progress.json", ".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("cut", [None, 0, 2])
+def test_a_checkpoint_cut_short_or_incomplete_is_refused_by_its_name(tmp_path: Path, name: str, cut: int | None):
+    losses_of(1, tmp_path)
+    file = tmp_path / "step-00000004" / name
+    data = file.read_bytes()
+    file.unlink()
+    if cut is not None:
+        file.write_bytes(data[:cut])
+    with pytest.raises(RefusedError, match=r"cannot load .*step-00000004: ."):
         losses_of(1, tmp_path, "--resume", "--steps", "8")
 
 
