@@ -32,7 +32,6 @@ class _Step(NamedTuple):
     target: torch.Tensor
     adds: bool  # the first half adds what arrives; the second half keeps it as it is
     needs: int  # how many receives must be over before ``outgoing`` may leave
-    clears: int = 0  # how many sends must be over before ``target`` may be overwritten
 
 
 def all_reduce_(x: torch.Tensor, axis: Axis | None = None, segment_bytes: int = SEGMENT_BYTES) -> torch.Tensor:
@@ -67,9 +66,8 @@ def _steps(pieces: list[torch.Tensor], segments: int, axis: Axis) -> Iterator[_S
         for i in range(segments):  # it arrived one hop earlier
             needs = max(0, (hop - 1) * segments + i + 1)
             yield _Step(parts[(rank - 1 - hop) % n][i], parts[(rank - 2 - hop) % n][i], True, needs)
-    for hop in range(n - 1):  # into the piece whose partial sum left in the first half's same hop
-        needs, clears = (n - 1) * segments + hop, (hop + 1) * segments
-        yield _Step(pieces[(rank - hop) % n], pieces[(rank - 1 - hop) % n], False, needs, clears)
+    for hop in range(n - 1):
+        yield _Step(pieces[(rank - hop) % n], pieces[(rank - 1 - hop) % n], False, (n - 1) * segments + hop)
 
 
 class _Receives:
@@ -78,6 +76,7 @@ class _Receives:
     def __init__(self, steps: list[_Step], sends: list[comm.Pending], axis: Axis) -> None:
         self.steps, self.sends, self.axis = steps, sends, axis
         adding = [step.target for step in steps if step.adds]
+        self.partial = len(adding)
         self.free = [torch.empty_like(max(adding, key=len)) for _ in adding[:IN_FLIGHT]]
         self.waiting: deque[tuple[comm.Pending, torch.Tensor]] = deque()
         self.posted = self.over = 0
@@ -107,8 +106,8 @@ class _Receives:
     def _has_memory(self, step: _Step) -> bool:
         if step.adds:
             return bool(self.free)
-        if len(self.sends) < step.clears:
-            return False
-        for send in self.sends[: step.clears]:
-            send.wait()  # it left long ago
+        if self.over < self.partial:
+            return False  # the target still holds a partial sum
+        for send in self.sends[: self.partial]:
+            send.wait()
         return True
