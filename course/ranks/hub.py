@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from course.ranks import wire
@@ -95,6 +96,22 @@ def quietly(work: Callable[[], None]) -> None:
         import traceback
 
         traceback.print_exc()
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """A keyboard interrupt during the enclosed lines is raised after them. Only the main thread ever gets one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 class Channel:

@@ -18,7 +18,7 @@ from typing import Any
 
 from course.ranks import errors, recovery, strays, watchdog, wire
 from course.ranks.errors import Trouble
-from course.ranks.hub import hub
+from course.ranks.hub import hub, interrupts_held
 from course.ranks.member import Member
 from course.ranks.run import Event, Run, spans_of
 from course.ranks.server import fork_server, working_folder
@@ -42,6 +42,7 @@ class Pool:
         self.changed = threading.Condition()
         self.members: list[Member] = []
         self.run: Run | None = None
+        self.latest: Run | None = None  # the same, and kept when it has ended
         self.runs = itertools.count(1)
         self.busy_until_recovered = False
         self.closed = False
@@ -129,14 +130,15 @@ class Pool:
             )
 
     def _send_run(self, run: Run, body: bytes | memoryview) -> None:
-        self.run = run
+        self.run = self.latest = run
         self._suspect = watchdog.Suspect()
         order = {"run": run.number, "path": sys.path[:], "cwd": working_folder()}
         for m in self.members:
             m.finished, m.failure = False, None
         frame = wire.pack(wire.RUN, order, body)
-        for m in self.members:
-            m.messages.send_packed(frame)
+        with interrupts_held():  # all ranks get it, or none
+            for m in self.members:
+                m.messages.send_packed(frame)
 
     def interrupt(self, run: Run, why: str) -> None:
         self.hub.post(lambda: self.trouble(run, Trouble(why)))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import psutil
 
 from course.ranks import cells, inside, wire
+from course.ranks.errors import RanksInterrupted
 from course.ranks.pool import Pool
 from course.ranks.run import Run
 from course.ranks.slots import RankState
@@ -64,11 +66,28 @@ class Ranks:
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> list[Any]:
         """``function(*args)`` on every rank; what each returned, by rank. After ``timeout`` seconds the ranks are stopped."""
-        return self.start(function, *args, timeout=timeout).result()
+        with self._told_of_interrupts():
+            return self.start(function, *args, timeout=timeout).result()
+
+    @contextmanager
+    def _told_of_interrupts(self) -> Iterator[None]:
+        """An interrupt may come before ``result`` waits, while the ranks are still being told: it ends the run all the same."""
+        before = self._pool.latest
+        try:
+            yield
+        except RanksInterrupted:
+            raise
+        except KeyboardInterrupt:
+            run = self._pool.latest
+            if run is None or run is before:
+                raise
+            run.stop()
+            raise RanksInterrupted(run.error) from None
 
     def run_cell(self, source: str, file: str = "<%%ranks>", timeout: float | None = None) -> None:
         """Run source text in every rank's own namespace: what ``%%ranks`` does."""
-        self._start("the %%ranks cell", cells.run_cell, (source, file), timeout, cell=True).result()
+        with self._told_of_interrupts():
+            self._start("the %%ranks cell", cells.run_cell, (source, file), timeout, cell=True).result()
 
     def push(self, **variables: Any) -> None:
         """Set variables for the ``%%ranks`` cells of every rank."""
