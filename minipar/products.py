@@ -8,7 +8,7 @@ that travels beside a product is hidden by it, as on real hardware. What is no p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,12 +39,12 @@ FLOPS: dict[Any, Callable[..., float]] = {
 }
 
 
-class PacedProducts(TorchDispatchMode):
-    """Inside, every matrix product of this thread lasts as long as on ``device``."""
+class Products(TorchDispatchMode):
+    """Sees every matrix product of this thread, and computes it within ``around``."""
 
-    def __init__(self, device: Device) -> None:
-        super().__init__()
-        self.device = device
+    def around(self, flops: float) -> AbstractContextManager[Any]:
+        """What to do about one product of ``flops``."""
+        raise NotImplementedError
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -54,8 +54,19 @@ class PacedProducts(TorchDispatchMode):
         flops = FLOPS.get(func)
         if flops is None:
             return func(*args, **(kwargs or {}))
-        with pacing.compute(seconds=self.device.seconds(flops(*args, **(kwargs or {})))):
+        with self.around(flops(*args, **(kwargs or {}))):
             return func(*args, **(kwargs or {}))
+
+
+class PacedProducts(Products):
+    """Inside, every matrix product lasts as long as on ``device``."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def around(self, flops: float) -> AbstractContextManager[Any]:
+        return pacing.compute(seconds=self.device.seconds(flops))
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minipar import Axis, comm, pacing
+from minipar.products import Products
 from minipar.tensor_parallel import ColumnParallelLinear, Region, RowParallelLinear
 from minipar.trace import Span, tracer
 
@@ -19,24 +19,17 @@ PRODUCTS = ("F up", "F down", "B down", "B down", "B up", "B up")  # in backward
 ALONE = Axis("alone", 1, 0, (0,))
 
 
-class PacedProducts(TorchDispatchMode):
+class NamedProducts(Products):
     """Every matrix product gets a span of its own, named from ``names``, and lasts as long as on the paced device."""
 
     def __init__(self, names: Iterator[str]) -> None:
         super().__init__()
         self.names = names
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to be skipped would import the compiler: seconds on every rank
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            return func(*args, **(kwargs or {}))
-        left, right = args[-2:]
-        flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
+    @contextmanager
+    def around(self, flops: float) -> Iterator[None]:
         with tracer.span(next(self.names)), pacing.compute(flops):
-            return func(*args, **(kwargs or {}))
+            yield
 
 
 class SplitMLP(nn.Module):
@@ -73,7 +66,7 @@ def mlp_step(width: int, tokens: int, order: str) -> tuple[list[Span], list[list
     _both_ways(mlp, x)  # the first products of a process take longer: not paced, and not watched
     comm.pace(None if pacer is None else pacer.cluster, axis.rank)
     comm.barrier(axis)
-    with PacedProducts(iter(PRODUCTS)), tracer.watch() as spans:
+    with NamedProducts(iter(PRODUCTS)), tracer.watch() as spans:
         found = _both_ways(mlp, x)
     shapes = [list(layer.weight.shape) for layer in (mlp.up, mlp.down)]
     return spans, shapes, 0.0 if axis.rank else _difference(found, _both_ways(SplitMLP(width, ALONE, order), x))

@@ -1,5 +1,6 @@
 import json
 
+import plotly.graph_objects as go
 import pytest
 
 from course.views.charts import PLOTLY, Curve, bars, lines
@@ -20,7 +21,6 @@ def test_a_chart_is_plotly_a_picture_and_text_and_stays_small():
 
 
 def test_plotly_accepts_the_figures():
-    go = pytest.importorskip("plotly.graph_objects")
     for chart in (
         memory(),
         lines([Curve("fit", [1, 2], [3, 4]), Curve("measured", [1], [2], "measured", points=True)], "MB", "s", log="xy"),
