@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import psutil
@@ -25,6 +26,7 @@ class Shown:
     result: str = ""
     error: str = ""  # its name
     traceback: str = ""
+    done: bool = False
 
 
 class Notebook:
@@ -34,28 +36,29 @@ class Notebook:
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)
+        self._shown: dict[str, Shown] = {}  # by the id of the request
 
     def post(self, code: str, subshell: str | None = None) -> str:
-        """Send a cell and return the id of the request."""
+        """Send a cell and return the id of the request. A cell that fails aborts none of those behind it."""
         message = self.client.session.msg("execute_request", {"code": code, "silent": False, "store_history": True})
-        message["content"] |= {"user_expressions": {}, "allow_stdin": False, "stop_on_error": True}
+        message["content"] |= {"user_expressions": {}, "allow_stdin": False, "stop_on_error": False}
         if subshell is not None:
             message["header"]["subshell_id"] = subshell
         self.client.shell_channel.send(message)
         return message["header"]["msg_id"]
 
     def collect(self, request: str) -> Shown:
-        """Everything that the cell shows until it is done."""
-        shown = Shown()
+        """Everything that the cell shows until it is done; cells may end in any order."""
         deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:
+        while not self._of(request).done:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the cell did not end; it showed {self._of(request)}")
             message = self.client.get_iopub_msg(timeout=LIMIT)
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
-                return shown
-            _take(message, shown)
-        raise TimeoutError(f"the cell did not end; it showed {shown}")
+            _take(message, self._of(message["parent_header"].get("msg_id", "")))
+        return self._shown.pop(request)
+
+    def _of(self, request: str) -> Shown:
+        return self._shown.setdefault(request, Shown())
 
     def run(self, code: str, subshell: str | None = None) -> Shown:
         return self.collect(self.post(code, subshell))
@@ -76,6 +79,11 @@ class Notebook:
             reply = self.client.control_channel.get_msg(timeout=LIMIT)
             if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
                 return reply["content"]["subshell_id"]
+
+    @cached_property
+    def watcher(self) -> str:
+        """A subshell to look from while a cell holds the main thread."""
+        return self.subshell()
 
     def interrupt(self) -> None:
         self.manager.interrupt_kernel()
@@ -102,6 +110,8 @@ def _take(message: dict[str, Any], shown: Shown) -> None:
         shown.result = content["data"]["text/plain"]
     elif message["msg_type"] == "error":
         shown.error, shown.traceback = content["ename"], "\n".join(content["traceback"])
+    elif message["msg_type"] == "status":
+        shown.done = content["execution_state"] == "idle"
 
 
 @contextmanager

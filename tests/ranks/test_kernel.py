@@ -46,7 +46,7 @@ def test_a_hang_names_the_line_of_the_cell(book):
 def test_an_interrupt_of_python_code_keeps_the_variables(book):
     book.run("ranks.push(kept=5)")
     request = book.post("ranks.run(lambda: [0 for _ in iter(int, 1)])")
-    _until_running(book)
+    _until(book, "running", "running", "running")
     book.interrupt()
     shown = book.collect(request)
     assert shown.error == "RanksInterrupted"
@@ -59,8 +59,7 @@ def test_an_interrupt_of_a_blocked_call_starts_the_rank_again(book):
     request = book.post(
         "def h():\n    if dist.get_rank() == 0:\n        while True: pass\n    dist.all_reduce(torch.ones(1))\nranks.run(h)"
     )
-    _until_running(book)
-    _wait(lambda: True, 0.5)
+    _until(book, "running", "waiting", "waiting")
     book.interrupt()
     shown = book.collect(request)
     assert shown.error == "RanksInterrupted"
@@ -136,42 +135,28 @@ def test_a_subshell_may_use_the_ranks_while_a_cell_runs(book):
 
 def test_a_subshell_is_refused_while_a_cell_uses_the_ranks_and_may_stop_it(book):
     subshell = book.subshell()
-    book.post("ranks.run(time.sleep, 60)")
-    book.wait_for("ranks.states()[0].state == 'running'", subshell)
+    request = book.post("ranks.run(time.sleep, 60)")
+    _until(book, "running", "running", "running")
     refused = book.run("ranks.run(dist.get_rank)", subshell)
     assert refused.error == "RuntimeError"
     assert "busy with sleep" in refused.traceback
     assert not book.run("ranks.last_run.stop()", subshell).error
+    assert book.collect(request).error == "RanksStopped"
     assert book.run("ranks.run(dist.get_rank)").result == "[0, 1, 2]"
 
 
 def test_an_interrupt_reaches_a_run_that_a_subshell_waits_for(book):
     subshell = book.subshell()
     request = book.post("ranks.run(time.sleep, 60)", subshell)
-    _until_running(book)
+    _until(book, "running", "running", "running")
     book.interrupt()
     assert book.collect(request).error == "RanksStopped"
     assert book.run("ranks.run(dist.get_rank)").result == "[0, 1, 2]"
 
 
-def _until_running(book: Notebook) -> None:
-    """The kernel's main thread may be busy: look at the ranks from outside."""
-    ranks = [p for p in book.descendants() if p.ppid() != book.pid]
-
-    def busy() -> bool:
-        return any(p.status() == psutil.STATUS_RUNNING for p in ranks)
-
-    _wait(busy, 2)
-
-
-def _wait(condition, seconds: float) -> None:
-    import time
-
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition() and seconds > 1:
-            return
-        time.sleep(0.02)
+def _until(book: Notebook, *states: str) -> None:
+    """Wait until the ranks are in these states. A subshell looks: a cell may hold the kernel's main thread."""
+    book.wait_for(f"tuple(s.state for s in ranks.states()) == {states}", book.watcher)
 
 
 # ---- nothing is left behind
