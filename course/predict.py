@@ -18,6 +18,7 @@ from course.attended import attended
 from course.views.labels import number
 from course.views.mime import picture_bundle
 from course.views.table import Table
+from minipar.trace import SOURCES
 
 Answer = float | str
 
@@ -37,10 +38,13 @@ def predict(
     """Ask ``question``; ``run()`` finds the true answer, and ``theory`` is (or computes) the expected one.
 
     Numbers: ``unit`` is one of ``views.labels.number`` and the slider goes from ``low`` to ``high``. Words: give ``choices``; then
-    ``run`` and ``theory`` return one of them. ``source`` says what ``run`` returns: counted, measured or paced. ``guess`` is the
-    default guess where nobody answers. ``because`` is one sentence shown with the result. ``run`` may return ``(answer, story)``
-    to show more; let it not print, since a button that is pressed later has no place for that.
+    ``run`` and ``theory`` return one of them. ``source`` says how ``run`` comes by its answer, a word as well as a number: counted,
+    measured or paced. ``guess`` is the default guess where nobody answers. ``because`` is one sentence shown with the result.
+    ``run`` may return ``(answer, story)`` to show more; let it not print, since a button that is pressed later has no place for
+    that. Raises ``ValueError`` for another ``source``.
     """
+    if source not in SOURCES:
+        raise ValueError(f"an answer is one of {', '.join(SOURCES)}, not {source!r}")
     prediction = Prediction(question, run, theory, unit, low, high, tuple(choices), source, because)
     if attended():
         prediction.widget = _ask(prediction, guess)
@@ -85,7 +89,7 @@ class Prediction:
         rows = [
             ("your guess", self.guess, ""),
             ("theory", self.expected, "predicted"),
-            ("these ranks", self.found, "" if self.choices else self.source),
+            ("these ranks", self.found, self.source),
         ]
         return [(who, value, word) for who, value, word in rows if value is not None]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from course.views.labels import number
 from course.views.table import Table
+from minipar.trace import SOURCES
 
 Value = float | str
 
@@ -21,6 +22,8 @@ class Figures:
         self.predicted[name] = (value, unit)
 
     def find(self, name: str, value: Value, unit: str = "", source: str = "measured") -> None:
+        if source not in SOURCES:
+            raise ValueError(f"what ranks showed is one of {', '.join(SOURCES)}, not {source!r}")
         self.found[name] = (value, unit, source)
 
     def table(self, caption: str = "") -> Table:

@@ -68,7 +68,7 @@ class RanksLab(Lab):
         if outcome.error is None or not began:
             return "All ranks finished: nothing happened."
         finished = min(sum(s.name == "all_reduce" for s in outcome.timeline.of(rank)) for rank in range(v.ranks))
-        self.figures.find("the notebook shows", type(outcome.error).__name__, source="")
+        self.figures.find("the notebook shows", type(outcome.error).__name__)
         self.figures.find("time until it does, at most", outcome.run.ended - began[0], "s", "measured")
         self.figures.find("all-reduces that all ranks finished", finished, source="counted")
         return f"{type(outcome.error).__name__}: {outcome.error}"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from course.labs.figures import Figures
 from course.predict import predict
 
 
@@ -23,6 +24,22 @@ def test_words_are_answers_too_and_a_story_can_follow() -> None:
     asked = predict("Who?", run=lambda: ("rank 2", "it said so"), theory="rank 2", choices=("rank 1", "rank 2"), because="Why.")
     assert (asked.guess, asked.found) == ("rank 1", "rank 2")
     assert asked._repr_mimebundle_()[0]["text/plain"].endswith("Why.\nit said so")
+
+
+@pytest.mark.parametrize(("answers", "choices"), [((2, 3), ()), (("two", "three"), ("two", "three"))], ids=["numbers", "words"])
+@pytest.mark.parametrize("source", ["counted", "measured", "paced"])
+def test_every_answer_says_how_it_was_come_by(answers: tuple, choices: tuple[str, ...], source: str) -> None:
+    """In the table and in the picture; a guess is only a guess."""
+    asked = predict("How many?", run=lambda: answers[0], theory=answers[1], guess=answers[0], choices=choices, source=source)
+    assert [(who, word) for who, _, word in asked.rows] == [("your guess", ""), ("theory", "predicted"), ("these ranks", source)]
+    assert [row[2] for row in asked.table().rows] == ["-", "predicted", source]
+
+
+def test_a_word_that_says_nothing_about_an_answers_origin_is_refused() -> None:
+    with pytest.raises(ValueError, match="counted, measured, paced, predicted, not ''"):
+        predict("How many?", run=lambda: pytest.fail("it ran"), theory=1, source="")
+    with pytest.raises(ValueError, match="not 'seen'"):
+        Figures().find("messages", 3, source="seen")
 
 
 def test_an_error_in_the_run_fails_the_cell() -> None:
