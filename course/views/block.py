@@ -28,6 +28,8 @@ from course.views.spans import (
 )
 from minipar.trace import COMPUTE, Timeline
 
+BUBBLE, NOT_COMPUTING = "bubble", "not computing"
+
 
 @dataclass(frozen=True)
 class Block:
@@ -72,6 +74,16 @@ class Block:
         return thin_around(self.spans, limit, window)
 
     @property
+    def idle_text(self) -> str:
+        """For how much of the time ranks compute nothing, in words.
+
+        That is a *bubble* where all there is to see is a pipeline's actions. Beside other work, or communication that has a lane
+        of its own, a rank may have better to do than to wait for a microbatch: then it is *not computing*.
+        """
+        actions = all(label.lane == COMPUTE for label in self.labels) and (self.spans[:, MICROBATCH] >= 0).all()
+        return idle_text(BUBBLE if actions else NOT_COMPUTING, self.bubble, self.makespan_bubble)
+
+    @property
     def remarks(self) -> list[str]:
         """What else the picture uses, for the legend."""
         pale = ["pale: later chunks of a rank"] if (self.spans[:, STAGE] >= self.ranks).any() else []
@@ -85,7 +97,7 @@ class Block:
             "note": self.note,
             "ranks": self.ranks,
             "makespan": self.makespan,
-            "bubble": bubble_text(self.bubble, self.makespan_bubble),
+            "idleText": self.idle_text,
             "idle": list(self.idle),
             "spans": spans,
             "merged": spans < len(self.spans),  # there is more to see from near
@@ -94,15 +106,15 @@ class Block:
         }
 
 
-def bubble_text(own: float, whole: float) -> str:
-    """The bubble of a ``Timeline`` in words: on the ranks' own spans, and of the makespan where that is another number.
+def idle_text(word: str, own: float, whole: float) -> str:
+    """A share of the ranks' own spans in words, and of the makespan where that is another number.
 
     Nothing where no rank computed.
     """
     if own >= 1:
         return ""
     texts = number(own, "share"), number(whole, "share")
-    return f"bubble {texts[0]}" + (f" of own spans, {texts[1]} of the makespan" if texts[0] != texts[1] else "")
+    return f"{word} {texts[0]}" + (f" of own spans, {texts[1]} of the makespan" if texts[0] != texts[1] else "")
 
 
 def _label_state(label: Label, kinds: list[Kind]) -> dict[str, Any]:

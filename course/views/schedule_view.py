@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course.live.painter import painter
-from course.views.block import Block, bubble_text
+from course.views.block import BUBBLE, Block, idle_text
 from course.views.canvas_view import CanvasView
 from course.views.esm import bundle
 from course.views.kinds import Kind, kind_of
@@ -126,7 +126,7 @@ class ScheduleView(CanvasView):
 
     def _figures(self) -> tuple[str, str]:
         t = self.timeline
-        return f"makespan {number(t.makespan, 'slots')}", bubble_text(t.bubble, t.makespan_bubble)
+        return f"makespan {number(t.makespan, 'slots')}", idle_text(BUBBLE, t.bubble, t.makespan_bubble)
 
     def figure(self) -> Figure:
         return timeline_figure([Block.of(self.timeline)], "slots")

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from course.views.aggregate import SpanAggregate
-from course.views.block import Block, bubble_text, to_bytes
+from course.views.block import Block, to_bytes
 from course.views.canvas_view import CanvasView
 from course.views.esm import bundle
 from course.views.kinds import Kind
@@ -119,10 +119,9 @@ class TimelineView(CanvasView):
 
     def _caption(self) -> str:
         parts = []
-        for t in (self.predicted, self.measured):
-            if t is not None:
-                figures = (f"makespan {number(t.makespan, self.unit)}", bubble_text(t.bubble, t.makespan_bubble))
-                parts.append(f"{', '.join(filter(None, figures))} ({t.source})")
+        for block in self.blocks:
+            figures = (f"makespan {number(block.makespan, self.unit)}", block.idle_text)
+            parts.append(f"{', '.join(filter(None, figures))} ({block.source})")
         return "; ".join(parts) or "no run yet"
 
     def figure(self) -> Figure:

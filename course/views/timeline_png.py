@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course.views.block import Block, bubble_text, span_text
+from course.views.block import Block, span_text
 from course.views.kinds import Kind, kind_of
 from course.views.labels import number
 from course.views.spans import BUSY, COUNT, CRITICAL, END, LABEL, ROW, STAGE, START
@@ -60,7 +60,7 @@ def _legend_lines(blocks: Sequence[Block]) -> int:
 def _title(block: Block, unit: str) -> str:
     if not len(block.spans):
         return f"{block.source}: {block.note or 'nothing yet'}"
-    figures = (f"makespan {number(block.makespan, unit)}", bubble_text(block.bubble, block.makespan_bubble), block.note)
+    figures = (f"makespan {number(block.makespan, unit)}", block.idle_text, block.note)
     return f"{block.source}: {' · '.join(filter(None, figures))}"
 
 

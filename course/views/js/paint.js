@@ -68,7 +68,7 @@ function paintTitle(ctx, { theme, scale, unit }, block, place) {
 
 export function titleText(block, unit) {
   if (!block.spans.length) return block.note || "nothing yet";
-  return [`makespan ${time(block.makespan, unit)}`, block.bubble, block.note].filter(Boolean).join(" · ");
+  return [`makespan ${time(block.makespan, unit)}`, block.idleText, block.note].filter(Boolean).join(" · ");
 }
 
 function paintRanks(ctx, { theme, scale }, block, place) {
