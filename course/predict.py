@@ -34,6 +34,7 @@ def predict(
     choices: Sequence[str] = (),
     source: str = "measured",
     because: str = "",
+    witness: str = "these ranks",
 ) -> Prediction:
     """Ask ``question``; ``run()`` finds the true answer, and ``theory`` is (or computes) the expected one.
 
@@ -41,11 +42,11 @@ def predict(
     ``run`` and ``theory`` return one of them. ``source`` says how ``run`` comes by its answer, a word as well as a number: counted,
     measured or paced. ``guess`` is the default guess where nobody answers. ``because`` is one sentence shown with the result.
     ``run`` may return ``(answer, story)`` to show more; let it not print, since a button that is pressed later has no place for
-    that. Raises ``ValueError`` for another ``source``.
+    that. ``witness`` is who gives the answer where no rank runs ("the layout"). Raises ``ValueError`` for another ``source``.
     """
     if source not in SOURCES:
         raise ValueError(f"an answer is one of {', '.join(SOURCES)}, not {source!r}")
-    prediction = Prediction(question, run, theory, unit, low, high, tuple(choices), source, because)
+    prediction = Prediction(question, run, theory, unit, low, high, tuple(choices), source, because, witness)
     if attended():
         prediction.widget = _ask(prediction, guess)
     else:
@@ -70,6 +71,7 @@ class Prediction:
     choices: tuple[str, ...]
     source: str
     because: str
+    witness: str
     guess: Answer | None = None
     expected: Answer | None = None
     found: Answer | None = None
@@ -89,7 +91,7 @@ class Prediction:
         rows = [
             ("your guess", self.guess, ""),
             ("theory", self.expected, "predicted"),
-            ("these ranks", self.found, self.source),
+            (self.witness, self.found, self.source),
         ]
         return [(who, value, word) for who, value, word in rows if value is not None]
 

@@ -10,7 +10,8 @@ from course.views.still import INK, SOFT, new_figure, to_png
 if TYPE_CHECKING:
     from course.predict import Prediction
 
-_LOOKS = {"your guess": (GREY, ""), "theory": (BLUE, "//"), "these ranks": (GREEN, "")}
+_LOOKS = {"your guess": (GREY, ""), "theory": (BLUE, "//")}
+_FOUND = (GREEN, "")
 WIDTH = 7.0  # inches
 
 
@@ -25,7 +26,7 @@ def picture(p: Prediction) -> bytes:
     most = max([abs(v) for v in numbers] + [1e-30])
     axes.set_xlim(0, most if numbers else 1)
     for y, (who, value, word) in enumerate(rows):
-        fill, hatch = _LOOKS[who]
+        fill, hatch = _LOOKS.get(who, _FOUND)
         axes.text(-0.02, y, who, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=9, color=INK)
         said = p.text(value) + (f" ({word})" if word else "")
         at = 0.0

@@ -35,6 +35,13 @@ def test_every_answer_says_how_it_was_come_by(answers: tuple, choices: tuple[str
     assert [row[2] for row in asked.table().rows] == ["-", "predicted", source]
 
 
+def test_ranks_are_named_only_where_ranks_gave_the_answer() -> None:
+    asked = predict("How many?", run=lambda: 3, theory=3, source="counted", witness="the layout")
+    assert "the layout" in str(asked.table())
+    assert "ranks" not in str(asked.table())
+    assert asked.png() != predict("How many?", run=lambda: 3, theory=3, source="counted").png()
+
+
 def test_a_word_that_says_nothing_about_an_answers_origin_is_refused() -> None:
     with pytest.raises(ValueError, match="counted, measured, paced, predicted, not ''"):
         predict("How many?", run=lambda: pytest.fail("it ran"), theory=1, source="")
