@@ -11,6 +11,7 @@ How the files fit together::
     hub.py       the one thread that reads            devices.py   GPU or CPU, NCCL or gloo
     server.py    asks the fork server for processes   cells.py     the namespace of %%ranks cells
     watchdog.py  explains a hang
+    turns.py     how long a rank had the chance to react
     errors.py    what the learner reads               between the two
     magic.py     %%ranks                              zygote.py    the fork server: torch imported, no CUDA
     strays.py    records, and the clean-up            slots.py     what each rank does now, in shared memory

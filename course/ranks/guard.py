@@ -37,14 +37,14 @@ class Guard(threading.Thread):
             ready, _, _ = select.select([self._sock], [], [], BUSY if busy else RESTING)
             if os.getppid() != self._zygote:
                 leave()
-            if ready:
-                self._reply()
             try:
-                busy = self._flush()
+                busy = self._flush()  # before an answer: who asks may end this rank when it has one
             except OSError:  # nobody reads any more
                 leave()
             except Exception:  # something traced cannot be sent: say so, and stay on guard
                 traceback.print_exc()
+            if ready:
+                self._reply()
 
     def _reply(self) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.ranks import errors, strays, watchdog, wire
 from course.ranks.member import Member
+from course.ranks.turns import LOOK, Turns
 from minipar.trace import now
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 
 START_LIMIT = 60.0  # seconds for ranks to join, on a machine that is busy with other things
 SETTLE = 0.15  # seconds in which the first cause may still come after its consequence
-ANSWER_LIMIT = 0.3  # seconds for the guard threads to answer
+MEET_LIMIT = 3.0  # seconds for the other ranks to come to the call in which one failed: what they call there tells why
+DEATH_LIMIT = 10.0  # seconds until a rank that ends is known to be dead
+ANSWER_LIMIT = 2.0  # seconds for the guard threads to answer; only one that cannot run takes so long
 BLOCKED_LIMIT = 0.3  # seconds a rank may still wait in a communication call after it was interrupted
 NEIGHBOUR_LIMIT = 0.1  # the same, where it is known already that the call cannot end
-BUSY_LIMIT = 1.0  # seconds Python code may take to end after it was interrupted
-LEAVE_LIMIT = 0.7  # seconds to give up a process group
+BUSY_LIMIT = 1.0  # seconds Python code may take to end after it was interrupted, the waits for a processor left out
+LEAVE_LIMIT = 0.7  # seconds to give up a process group, likewise
 
 
 def start(pool: Pool, ranks: Iterable[int]) -> None:
@@ -115,9 +118,27 @@ def _settle(pool: Pool) -> None:
     def clear() -> bool:
         return all(m.finished or not m.alive for m in pool.members)
 
+    def ending() -> bool:
+        return any(m.messages.closed for m in pool.members)
+
     _await(pool, clear, SETTLE)
-    if all(m.failure is None or m.failure.in_call for m in pool.members):
-        _await(pool, lambda: any(not m.alive for m in pool.members), SETTLE)
+    if any(m.failure is not None and not m.failure.in_call for m in pool.members):
+        return
+    _look_out(pool, ending, SETTLE)
+    if not ending():
+        _look_out(pool, lambda: ending() or all(_has_come(m, pool) for m in pool.members), MEET_LIMIT)
+    _await(pool, lambda: not any(m.alive and m.messages.closed for m in pool.members), DEATH_LIMIT)
+
+
+def _has_come(m: Member, pool: Pool) -> bool:
+    return m.finished or not m.alive or pool.slots.read(m.rank).state == "waiting"
+
+
+def _look_out(pool: Pool, condition: Callable[[], bool], seconds: float) -> None:
+    """Wait for something that nobody announces."""
+    deadline = now() + seconds
+    while not condition() and not pool.closed and now() < deadline:
+        time.sleep(0.01)
 
 
 def _ask(pool: Pool) -> dict[int, dict[str, Any]]:
@@ -129,35 +150,29 @@ def _ask(pool: Pool) -> dict[int, dict[str, Any]]:
 
 def quiesce(pool: Pool, blocked_limit: float) -> None:
     """Interrupt every rank that still runs; kill those that wait in a communication call or do not react."""
-    began = now()
+    began, turns = now(), Turns()
     while pending := [m for m in pool.members if m.alive and not m.finished and not m.killed]:
         passed = now() - began
         states = {s.rank: s for s in pool.states()}
-        doomed = [m for m in pending if _hopeless(states[m.rank], passed, blocked_limit)]
+        doomed = [m for m in pending if _hopeless(states[m.rank], passed, blocked_limit) or turns.over(m.pid, BUSY_LIMIT)]
         if doomed:
             pool.kill(doomed)
         pool.server.signal([m.pid for m in pending if m not in doomed], signal.SIGINT)  # again: a destructor may swallow one
-        _await(pool, lambda: all(m.finished or not m.alive for m in pool.members), 0.05)
+        _await(pool, lambda: all(m.finished or not m.alive for m in pool.members), LOOK)
         if pool.closed:
             return
-    _await(pool, lambda: all(not m.alive for m in pool.members if m.killed), 2)
+        for m in pending:
+            turns.look(m.pid)
+    _await(pool, lambda: all(not m.alive for m in pool.members if m.killed), DEATH_LIMIT)
 
 
 def _hopeless(state: RankState, passed: float, blocked_limit: float) -> bool:
-    if state.state == "waiting":
-        return min(passed, state.seconds) > blocked_limit
-    return passed > BUSY_LIMIT
+    return state.state == "waiting" and min(passed, state.seconds) > blocked_limit
 
 
 def rebuild(pool: Pool) -> list[int]:
     """Give the living ranks a new process group, together with a new process for each dead one. Returns the ranks forked."""
-    survivors = [m for m in pool.members if m.alive]
-    for m in survivors:
-        m.messages.send(wire.LEAVE, None)
-    _await(pool, lambda: all(m.state == "left" or not m.alive for m in survivors), LEAVE_LIMIT)
-    stuck = [m for m in survivors if m.alive and m.state != "left"]  # a pending asynchronous call holds it
-    pool.kill(stuck)
-    _await(pool, lambda: all(not m.alive for m in stuck), 2)
+    _leave_group(pool, [m for m in pool.members if m.alive])
     lost = [m.rank for m in pool.members if not m.alive]
     if not pool.server.alive:
         pool.adopt_server()
@@ -169,7 +184,19 @@ def rebuild(pool: Pool) -> list[int]:
             if attempt or pool.closed:
                 raise
             pool.kill([m for m in pool.members if m.alive])  # begin again with fresh processes all round
-            _await(pool, lambda: all(not m.alive for m in pool.members), 2)
+            _await(pool, lambda: all(not m.alive for m in pool.members), DEATH_LIMIT)
             time.sleep(0.05)
             lost = list(range(pool.size))
     return lost
+
+
+def _leave_group(pool: Pool, survivors: list[Member]) -> None:
+    """Have them give up the process group; kill those that cannot, since an asynchronous call that never ends holds it."""
+    for m in survivors:
+        m.messages.send(wire.LEAVE, None)
+    turns, deadline = Turns(), now() + 2 * DEATH_LIMIT
+    while not _await(pool, lambda: all(m.state == "left" or not m.alive for m in survivors), LOOK) and now() < deadline:
+        pending = [m for m in survivors if m.alive and m.state != "left"]
+        for m in pending:
+            turns.look(m.pid)
+        pool.kill([m for m in pending if turns.over(m.pid, LEAVE_LIMIT)])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.5  # seconds in one call before anybody is asked
 REPEAT = 0.3  # seconds between two looks that must agree
+MEET_LIMIT = 3.0  # seconds for ranks that still work to come to the call, so that all is told at once
 
 
 class Scene(NamedTuple):
@@ -56,6 +57,7 @@ class Suspect:
     def __init__(self) -> None:
         self._asked: tuple[int, float] | None = None
         self._before: object = None
+        self._certain: float | None = None  # since when
         self._next = 0.0
 
     def look(self, pool: Pool) -> list[str]:
@@ -72,10 +74,16 @@ class Suspect:
         scene = Scene.of(pool, answers)
         lines = difference(scene.ledgers) or hang(scene)
         evidence = (lines, [(s.version, s.state) for s in scene.states if s.rank in stuck(scene)])
-        if lines and evidence == self._before:
-            return lines
-        self._before = evidence
-        return []
+        if not lines or evidence != self._before:
+            self._before, self._certain = evidence, None
+            return []
+        self._certain = self._certain or now()
+        return [] if _still_at_work(scene) and now() - self._certain < MEET_LIMIT else lines
+
+
+def _still_at_work(scene: Scene) -> bool:
+    """Whether a rank may yet come to a call of its own."""
+    return any(s.state != "waiting" and s.rank not in scene.finished and s.rank not in scene.dead for s in scene.states)
 
 
 # ---- who can still go on

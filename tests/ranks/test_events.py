@@ -14,6 +14,7 @@ import torch.distributed as dist
 from course.ranks import emit
 from minipar import comm
 from minipar.trace import COMM, COMPUTE, tracer
+from tests.ranks.moments import LIMIT, until
 
 
 def _many(count):
@@ -33,21 +34,15 @@ def test_no_span_is_lost_and_each_rank_is_in_order(ranks):
 
 def test_events_come_while_the_ranks_work(ranks):
     seen = []
-    first = threading.Event()
-
-    def watch(events):
-        seen.extend(e for e in events if e.kind == "loss")
-        if seen:
-            first.set()
 
     def work():
         for step in range(3):
             emit("loss", {"step": step})
-        time.sleep(30)
+        time.sleep(600)
 
     run = ranks(2).start(work)
-    run.subscribe(watch)
-    assert first.wait(10)
+    run.subscribe(lambda events: seen.extend(e for e in events if e.kind == "loss"))
+    until(lambda: len(seen) == 6)
     assert not run.done
     run.stop()
     for rank in range(2):
@@ -68,7 +63,7 @@ def test_a_late_subscriber_gets_everything_once(ranks):
         ended.set()
 
     pool.last_run.subscribe(watch)
-    assert ended.wait(5)
+    assert ended.wait(LIMIT)
     assert seen == pool.last_run.events()
     assert [e.payload for e in seen if e.kind == "n" and e.rank == 1] == list(range(100))
     assert seen[-1].kind == "end"
@@ -144,16 +139,13 @@ def test_prints_stream_while_the_ranks_work(ranks):
     def work():
         print("early")
         print("no newline", end="")
-        time.sleep(30)
+        time.sleep(600)
 
     run = ranks(1).start(work)
-    text = ""
-    deadline = time.monotonic() + 10
-    while "no newline" not in text and time.monotonic() < deadline:
-        text = "".join(e.payload[1] for e in run.events("print"))
-        time.sleep(0.01)
+    printed = lambda: "".join(e.payload[1] for e in run.events("print"))  # noqa: E731
+    until(lambda: printed() == "early\nno newline")
+    assert not run.done
     run.stop()
-    assert text == "early\nno newline"
 
 
 def test_calls_of_torch_are_traced_like_those_of_minipar(ranks):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course.ranks import RankError, RanksStuck
 from minipar import comm
+from tests.ranks.moments import until
 
 N = 4
 
@@ -23,7 +24,7 @@ def pool(ranks, impatient):
 
 def _explanation(pool, function) -> str:
     with pytest.raises((RanksStuck, RankError)) as caught:
-        pool.run(function, timeout=20)
+        pool.run(function, timeout=90)
     return str(caught.value)
 
 
@@ -198,11 +199,12 @@ def test_receiving_from_anyone_is_no_hang(pool):
 def test_states_tell_who_waits_where(pool):
     def work():
         if dist.get_rank() == 0:
-            time.sleep(60)
+            time.sleep(600)
         comm.barrier()
 
     run = pool.start(work)
-    time.sleep(0.5)
+    until(lambda: [s.op for s in pool.states()] == ["", "barrier", "barrier", "barrier"])
+    until(lambda: pool.states()[0].state == "running")
     states = pool.states()
     run.stop()
     assert [s.state for s in states] == ["running", "waiting", "waiting", "waiting"]

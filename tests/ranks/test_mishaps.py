@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ import torch.distributed as dist
 
 from course import Ranks
 from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout
+from tests.ranks.moments import here, until, until_all_are_here, until_waiting
 
 N = 4
 
@@ -40,6 +40,7 @@ def _everyone():
 def test_the_first_failing_rank_and_its_line_are_named(pool):
     def work():
         if dist.get_rank() == 2:
+            until_waiting(0, 1, 3)
             raise ValueError("too long")
         dist.all_reduce(torch.ones(2))
 
@@ -98,6 +99,7 @@ def test_running_ranks_keep_their_variables_when_another_raises(pool):
 def test_blocked_ranks_are_started_again_and_it_is_said(pool):
     def work():
         if dist.get_rank() == 1:
+            until_waiting(0, 2, 3)
             raise ValueError
         dist.barrier()
 
@@ -127,14 +129,14 @@ def test_a_rank_that_leaves_by_os_exit_is_named(pool):
     def work():
         if dist.get_rank() == 3:
             os._exit(5)
-        time.sleep(60)
+        time.sleep(600)
 
     with pytest.raises(RankDied, match="rank 3 ended by itself with exit code 5"):
         pool.run(work)
 
 
 def test_a_rank_killed_from_outside_is_named(pool):
-    run = pool.start(time.sleep, 60)
+    run = pool.start(time.sleep, 600)
     os.kill(pool.pids[2], signal.SIGKILL)
     with pytest.raises(RankDied, match="rank 2 was killed by SIGKILL"):
         run.result()
@@ -142,14 +144,13 @@ def test_a_rank_killed_from_outside_is_named(pool):
 
 def test_a_rank_that_died_between_two_runs_is_replaced_and_it_is_said(pool, capsys):
     os.kill(pool.pids[0], signal.SIGKILL)
-    while pool.states()[0].state != "dead":
-        time.sleep(0.01)
+    until(lambda: pool.states()[0].state == "dead")
     assert pool.run(dist.get_rank) == list(range(N))
     assert "note: rank 0 was killed by SIGKILL between two runs" in capsys.readouterr().err
 
 
 def test_the_fork_server_may_die_too(pool):
-    run = pool.start(time.sleep, 60)
+    run = pool.start(time.sleep, 600)
     os.kill(pool._pool.server._process.pid, signal.SIGKILL)
     with pytest.raises(RankDied):
         run.result()
@@ -231,12 +232,13 @@ def test_stop_leaves_idle_ranks_with_their_variables(pool):
 
 def test_stop_ends_a_function_that_swallows_interrupts(pool):
     def stubborn():
+        signal.signal(signal.SIGINT, lambda *_: None)
+        here()
         while True:
-            with contextlib.suppress(BaseException):
-                time.sleep(1)
+            time.sleep(1)
 
     run = pool.start(stubborn)
-    time.sleep(0.1)
+    until_all_are_here(run)
     run.stop()
     with pytest.raises(RanksStopped, match="were started again: variables there are gone"):
         run.result()
@@ -246,11 +248,12 @@ def test_stop_with_an_unfinished_asynchronous_call(pool):
     def half():
         if dist.get_rank() == 0:
             work = dist.all_reduce(torch.ones(2), async_op=True)
-        time.sleep(60)
+        here()
+        time.sleep(600)
         return work
 
     run = pool.start(half)
-    time.sleep(0.2)
+    until_all_are_here(run)
     run.stop()
     with pytest.raises(RanksStopped):
         run.result()
@@ -259,14 +262,17 @@ def test_stop_with_an_unfinished_asynchronous_call(pool):
 def test_timeout_shows_where_every_rank_was(pool):
     def uneven():
         if dist.get_rank() == 0:
-            time.sleep(60)  # here
+            time.sleep(600)  # here
         dist.barrier()
 
+    run = pool.start(uneven, timeout=1000)
+    until(lambda: [s.state for s in pool.states()] == ["running", *["waiting"] * (N - 1)])
+    run.timeout = 0.1  # is over now
     with pytest.raises(RanksTimeout) as caught:
-        pool.run(uneven, timeout=0.4)
+        run.result()
     text = str(caught.value)
-    assert "did not end within its timeout of 0.4 s" in text
-    assert "time.sleep(60)  # here" in text
+    assert "did not end within its timeout of 0.1 s" in text
+    assert "time.sleep(600)  # here" in text
     assert text.count("waited in barrier") == N - 1
 
 
@@ -280,7 +286,7 @@ def test_a_timeout_that_is_none_is_refused(pool, seconds):
 
 
 def test_a_second_run_is_refused_while_one_works(pool):
-    run = pool.start(time.sleep, 60)
+    run = pool.start(time.sleep, 600)
     with pytest.raises(RuntimeError, match=r"busy with sleep .*\.stop\(\)"):
         pool.run(dist.get_rank)
     run.stop()
