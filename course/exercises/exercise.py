@@ -74,7 +74,7 @@ class Exercise:
     hints: tuple[str, ...]
     praise: Callable[[Seen], str]
     cases: tuple[Case, ...] = field(default_factory=cases)
-    seconds: float = 10.0  # a trial that takes longer is stopped
+    seconds: float = 15.0  # a trial that takes longer is stopped
 
     def misfit(self, answer: Any) -> str | None:
         """Why ``answer`` cannot even be tried, or None."""

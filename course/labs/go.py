@@ -48,7 +48,7 @@ class Go:
         factor: float = 1.0,
         live: Sequence[Any] = (),
         watch: Callable[[Any], None] | None = None,
-        timeout: float = 30.0,
+        timeout: float = 120.0,
     ) -> Outcome:
         """The same, where going wrong may be the point.
 
@@ -69,5 +69,5 @@ class Go:
                     run.stop()
                     raise Cancelled
         if following is not None:
-            following.wait(5.0)
+            following.wait(30.0)
         return Outcome(run, restored(run.timeline, factor, _all_but_barriers, hardware), run.error)

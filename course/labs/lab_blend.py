@@ -96,7 +96,7 @@ class BlendLab(Lab):
         factor = SHOWN / step.seconds
         watched = self.panel is not None
         options = {"hardware": slowed(step.where, factor), "factor": factor, "live": [self.timeline] if watched else []}
-        _, out = go(v.ranks, blend_step, step.job, None, watched, timeout=60.0, **options)
+        _, out = go(v.ranks, blend_step, step.job, None, watched, timeout=120.0, **options)
         seen, memory = as_timeline(out, factor), [own.memory for own in out]
         sent = sent_by_axis(out)
         self.timeline.show(measured=seen)

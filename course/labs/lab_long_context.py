@@ -68,7 +68,7 @@ class LongContextLab(Lab):
         expected = predicted(v)
         factor = max(1.0, shown(v, expected) / expected.makespan)
         hardware = slowed(shrunk(modelled(v.link)), factor)
-        _, out = go(v.cp, attention_step, v.method, v.seq // LONGER, hardware=hardware, factor=factor, timeout=60.0)
+        _, out = go(v.cp, attention_step, v.method, v.seq // LONGER, hardware=hardware, factor=factor, timeout=120.0)
         spans = [s._replace(start=s.start / factor, end=s.end / factor) for own, *_ in out for s in own]
         seen = Timeline([s._replace(nbytes=LONGER * s.nbytes) for s in spans], v.cp, "paced")
         self.timeline.show(measured=seen)

@@ -61,7 +61,7 @@ class RanksLab(Lab):
                 worst[:] = map(Moment.of, states)
 
         go(v.ranks, comm.barrier)  # the first run on new ranks loads what it needs
-        timeout = PATIENCE if v.what == LOOPS else 20.0
+        timeout = PATIENCE if v.what == LOOPS else 60.0
         outcome = go.outcome(v.ranks, work, v.which, v.what, v.when, watch=watch, timeout=timeout)
         self.states.show(worst)  # the moment of most trouble stays on show
         began = [event.payload for event in outcome.run.events("mishap")]

@@ -67,7 +67,7 @@ class TensorParallelLab(Lab):
         expected = predicted(v).makespan
         slowest = v.tp * modelled(v.link).device.seconds(1.0) ** -1 / CPU_FLOPS  # as many times slower as the CPUs need
         pacing = pacing_of(v.link, expected, max(SHOWN, min(6.0, expected * slowest)))
-        _, out = go(v.tp, mlp_step, v.width, v.tokens, v.order, timeout=60.0, **pacing)
+        _, out = go(v.tp, mlp_step, v.width, v.tokens, v.order, timeout=120.0, **pacing)
         factor = pacing["factor"]
         spans = [s._replace(start=s.start / factor, end=s.end / factor) for own, _, _ in out for s in own if s.name != "barrier"]
         seen = Timeline(spans, v.tp, "paced")

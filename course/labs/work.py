@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from course.ranks import emit
+from course.ranks.inside import inside
 from minipar import GPT, Axis, GPTConfig, Mesh, comm, data, pacing
 from minipar.collectives import ALL_REDUCE
 from minipar.data import Batch
@@ -32,11 +33,18 @@ def work(which: int, what: str, when: int) -> int:
         time.sleep(PAUSE)
         if (axis.rank, step) == (which, when):
             emit("mishap", now())
-            time.sleep(0.05)  # the message leaves before the rank does
+            _send_what_was_seen()
             if mishap(what):
                 continue
         total = comm.all_reduce(total, axis)
     return STEPS
+
+
+def _send_what_was_seen() -> None:
+    """Spans and messages so far leave before the rank does."""
+    here = inside()
+    if here is not None:
+        here.flush()
 
 
 def mishap(what: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,8 +17,9 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course import lab
+from tests.ports import free_port
 
-STARTS_WITHIN = 60  # seconds
+STARTS_WITHIN = 120  # seconds
 
 
 class Server(NamedTuple):
@@ -60,15 +60,10 @@ def serve(home: Path) -> Iterator[Server]:
     finally:
         process.terminate()  # a first SIGTERM shuts the kernels down in order
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _environment(home: Path, token: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ import urllib.request
 
 import pytest
 
-from tests.browser.server import await_answer, free_port
+from tests.browser.server import await_answer
+from tests.ports import free_port
 
 
 def test_lab_prints_a_url_that_opens_lesson_0() -> None:
@@ -26,4 +27,4 @@ def test_lab_prints_a_url_that_opens_lesson_0() -> None:
                 urllib.request.urlopen(said[0].split("/lab")[0] + "/api/contents")
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)

@@ -28,7 +28,7 @@ class Bench:
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)
@@ -41,19 +41,18 @@ def test_the_newest_value_ends_the_run_of_an_older_one() -> None:
     bench.driver.post({"n": 2})
     until(lambda: bench.started == [1, 2])
     bench.release.set()
-    assert bench.driver.settle(10)
+    assert bench.driver.settle(60)
     assert (bench.cancelled, bench.finished) == ([1], [2])
 
 
 def test_values_that_a_slider_passes_are_predicted_or_skipped_but_not_run() -> None:
     bench = Bench()
     bench.release.set()
-    for n in range(20):
-        bench.driver.post({"n": n})
-    assert bench.driver.settle(10)
-    assert bench.predicted[-1] == 19
-    assert bench.started[-1] == 19
-    assert len(bench.started) <= 2  # the first, if it was quick, and the last
+    with bench.driver._changed:  # on its way without a rest, however slow this machine is
+        for n in range(20):
+            bench.driver.post({"n": n})
+    assert bench.driver.settle(60)
+    assert bench.predicted == bench.started == [19]
 
 
 def test_stop_ends_the_run_and_starts_no_other() -> None:
@@ -61,16 +60,16 @@ def test_stop_ends_the_run_and_starts_no_other() -> None:
     bench.driver.post({"n": 1})
     until(lambda: bench.started == [1])
     bench.driver.stop()
-    assert bench.driver.settle(10)
+    assert bench.driver.settle(60)
     assert (bench.cancelled, bench.finished, bench.started) == ([1], [], [1])
 
 
 def test_a_post_never_waits_for_a_run_or_a_prediction() -> None:
     slow = threading.Event()
-    driver = Driver(lambda v: slow.wait(5) and None, lambda v, cancelled: slow.wait(5) and None)
+    driver = Driver(lambda v: slow.wait(100) and None, lambda v, cancelled: slow.wait(100) and None)
     posted = threading.Thread(target=lambda: [driver.post({"n": n}) for n in range(100)])
     posted.start()
-    posted.join(3)
+    posted.join(60)
     alive = posted.is_alive()
     slow.set()
     assert not alive

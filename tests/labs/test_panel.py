@@ -58,7 +58,7 @@ def test_run_of_a_prediction_unlocks_with_the_guess() -> None:
     assert not button.disabled
     button.click()
     for thread in threads("minipar prediction"):
-        thread.join(20)
+        thread.join(60)
     assert (asked.guess, asked.found) == (0.5, 0.75)
     assert picture.layout.display == "block"
     assert bytes(picture.value[:4]) == b"\x89PNG"
@@ -70,7 +70,7 @@ def test_a_prediction_whose_run_fails_says_so_and_can_be_run_again() -> None:
     row.children[0].value = 0.5
     row.children[1].click()
     for thread in threads("minipar prediction"):
-        thread.join(20)
+        thread.join(60)
     assert "ZeroDivisionError" in note.value
     assert not row.children[1].disabled
 

@@ -56,18 +56,18 @@ def test_a_picture_appears_before_the_run_is_over():
     assert len(view.blocks[0].spans) == 1
     assert view.measured is None
     run.finish()
-    assert follow.wait(10)
+    assert follow.wait(60)
 
 
 def test_the_reader_never_waits_for_a_view():
     hold, run = threading.Event(), Script()
-    follow = Live(run, lambda events: hold.wait(20) and None, by=Painter(period=0.0))
+    follow = Live(run, lambda events: hold.wait(100) and None, by=Painter(period=0.0))
     reader = threading.Thread(target=lambda: [run.send([span(i)]) for i in range(1000)] and run.finish())
     reader.start()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     hold.set()
-    assert follow.wait(10)
+    assert follow.wait(60)
 
 
 def test_a_view_that_fails_is_told_and_the_others_go_on():
@@ -76,7 +76,7 @@ def test_a_view_that_fails_is_told_and_the_others_go_on():
     run.send([span(0)])
     run.finish()
     with pytest.raises(ZeroDivisionError):
-        follow.wait(10)
+        follow.wait(60)
     assert [e.kind for e in got] == ["spans", "end"]
 
 

@@ -186,7 +186,7 @@ def hang_in_the_second_save(options) -> None:
     def write_data(writer, plan, planner):
         if "00000004" in str(writer.path) and tracer.rank == 1:
             (Path(writer.path) / "__1_0.distcp").write_bytes(b"half")
-            time.sleep(60)
+            time.sleep(600)
         return plain(writer, plan, planner)
 
     FileSystemWriter.write_data = write_data
@@ -199,7 +199,7 @@ def test_killed_while_saving_the_last_complete_checkpoint_counts(ranks, tmp_path
     pool = ranks(2)
     doomed = pool.start(hang_in_the_second_save, options_for(2, folder))
     half = folder / f"{MARK}step-00000004" / "__1_0.distcp"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while not half.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in pool.pids:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 from course import run
 from minipar import checkpoint, train
 from minipar.unfinished import MARK
+from tests.ports import free_port
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "6", "--lr", "0.01"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -22,9 +22,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 def agents(hosts: int, *arguments: str) -> list[subprocess.Popen[str]]:
     """One torchrun agent for each host; each starts one rank, and they find each other at a port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", "1"]
     command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     return [
@@ -73,14 +71,14 @@ def test_an_interrupted_run_leaves_no_process_and_nothing_half_written(tmp_path:
         [sys.executable, "-c", program, *arguments, "--json", str(tmp_path / "report.json")],
         env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while not (folder.exists() and checkpoint.complete(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     below = psutil.Process(started.pid).children(recursive=True)
     assert len(below) >= 3  # two ranks and their fork server
     os.killpg(started.pid, signal.SIGINT)
-    assert started.wait(timeout=30) == 130
-    assert psutil.wait_procs(below, timeout=10)[1] == []
+    assert started.wait(timeout=60) == 130
+    assert psutil.wait_procs(below, timeout=60)[1] == []
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert [path.name for path in folder.iterdir() if path.name.startswith(MARK)] == []
     assert (checkpoint.latest(folder) / "progress.json").exists()
