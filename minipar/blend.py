@@ -78,15 +78,14 @@ class Whole:
 
 
 class Staged:
-    """A pipeline; gradients are summed over the other axes after its last microbatch."""
+    """A pipeline; each stage's gradients set out while its last backward makes them, and travel while other stages work."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, mesh: Mesh, bucket_bytes: float) -> None:
         self.pipeline, self.model = pipeline, pipeline.model
+        self.buckets = Buckets(pipeline.model, mesh, bucket_bytes)
 
     def accumulate(self, batch: Batch) -> Tensor:
-        loss = self.pipeline.accumulate(batch)
-        self.pipeline.sync()
-        return loss
+        return self.pipeline.accumulate(batch, self.buckets)
 
     def evaluate(self, batch: Batch) -> Tensor:
         return evaluate(self.pipeline, batch)
@@ -137,7 +136,7 @@ class Blend:
         return context_parallel.cut(batch.rows_of(self.mesh["dp"]), self.mesh["cp"], self.context)
 
     def _total(self, loss: Tensor) -> Tensor:
-        return comm.all_reduce(comm.all_reduce(loss, self.mesh["pp"]), self.mesh["dp", "cp"])
+        return comm.all_reduce(loss.double(), self.mesh["pp", "dp", "cp"])
 
 
 def build(
@@ -154,7 +153,7 @@ def build(
     """Split ``model``, a full copy that is the same on every rank, over ``mesh``; in place. Parameters keep their names.
 
     ``microbatches`` is per rank and step. ``schedule`` and ``chunks`` (per rank) are the pipeline's, ``context`` is the method of
-    context parallelism, and ``bucket_bytes`` the size of a gradient bucket where there is no pipeline.
+    context parallelism, and ``bucket_bytes`` the size of a gradient bucket.
     """
     if microbatches < 1:
         raise ValueError(f"microbatches={microbatches}: a step is at least one microbatch")
@@ -166,4 +165,4 @@ def build(
     if mesh.sizes["pp"] == 1:
         return Blend(Whole(model, mesh, microbatches, bucket_bytes), mesh, context)
     plan = build_schedule(schedule, mesh.sizes["pp"], microbatches, chunks)
-    return Blend(Staged(Pipeline(model, plan, mesh)), mesh, context)
+    return Blend(Staged(Pipeline(model, plan, mesh), mesh, bucket_bytes), mesh, context)

@@ -118,7 +118,7 @@ def _axis(name: str, lines: Lines, everyone: Axis) -> Axis:
 
 
 def _joints(sizes: dict[str, int]) -> list[tuple[str, ...]]:
-    """The joint axes that gradient syncs and norms need, each only of axes larger than one."""
-    wanted = [("dp", "cp"), ("dp", "cp", "tp"), ("dp", "tp"), ("cp", "tp"), ("pp", "tp"), DENSE]
+    """The joint axes that losses, gradient syncs and norms need, each only of axes larger than one."""
+    wanted = [("dp", "cp"), ("dp", "cp", "tp"), ("dp", "tp"), ("cp", "tp"), ("pp", "tp"), ("pp", "dp", "cp"), DENSE]
     real = {tuple(name for name in names if sizes[name] > 1) for names in wanted}
     return sorted(names for names in real if len(names) > 1)

@@ -41,7 +41,9 @@ def blend_step(job: Job, hardware: Cluster | None = None, wait: bool = False) ->
     with unseen():
         layout = blend.build(job.config, Mesh(**job.mesh), GPT(job.config), **job.options)
         params = list(layout.model.parameters())
-        for _ in range(_warm_ups(job, wait)):
+        if job.pp > 1:
+            layout.evaluate(batch)  # the first time, stages also tell each other what form their messages have
+        for _ in range(2 if wait else 0):  # in the modelled hardware's time it does not matter that first steps take longer
             layout.step(batch)
             _clear(params)
     comm.barrier()
@@ -50,14 +52,6 @@ def blend_step(job: Job, hardware: Cluster | None = None, wait: bool = False) ->
         loss = layout.step(batch)
     memory = Memory(_bytes(params), _bytes([p.grad for p in params]), _bytes(adamw_step(params)), max(held))
     return Seen(list(spans), memory, loss.item(), clock.time, now() - began)
-
-
-def _warm_ups(job: Job, wait: bool) -> int:
-    """A pipeline's first step also says what form its messages have. Buckets are filled anew in the second, which nobody counts.
-
-    In the modelled hardware's time it does not matter that first steps take longer.
-    """
-    return (1 if job.pp > 1 else 2) if wait else int(job.pp > 1)
 
 
 @contextmanager

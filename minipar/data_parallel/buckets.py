@@ -9,7 +9,7 @@ the latency of many calls; one big bucket starts when nothing is left to hide it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -105,6 +105,9 @@ class Buckets:
     several microbatches, all but the last run their ``backward`` outside of ``gather``, which sends nothing. A parameter that no
     rank used gets a gradient of zeros. The order of modules may differ between ranks: all follow the first rank's, and after the
     first step the order in which its gradients came.
+
+    A pipeline, whose ranks do other things between one stage's last gradients and the next one's, calls the three parts of
+    ``gather`` itself: ``start()``, ``last_of(a stage's parameters)`` around that stage's last backward, ``finish()``.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, bucket_bytes: float = BUCKET_BYTES) -> None:
@@ -114,7 +117,7 @@ class Buckets:
                 groups.setdefault((spec(param).sum_over, param.dtype), {})[name] = param
         self.queues = [Queue(groups[key], mesh[key[0]], bucket_bytes) for key in sorted(groups, key=str)]
         self.queue_of = {param: queue for queue in self.queues for param in queue.names}
-        self.gathering = False
+        self.closing: dict[nn.Parameter, None] = {}  # those whose last gradient of this step comes now, in order
         self.steps = 0
         for param in self.queue_of:
             param.register_post_accumulate_grad_hook(self._arrived)  # it is handed the parameter, not the gradient
@@ -122,21 +125,38 @@ class Buckets:
     @contextmanager
     def gather(self) -> Iterator[None]:
         """Sum over the ranks what the enclosed ``backward`` adds to the gradients, and what earlier ones left in them."""
+        self.start()
+        with self.last_of(self.queue_of):
+            yield
+        self.finish()
+
+    def start(self) -> None:
+        """Begin a step."""
         for queue in self.queues:
             if self.steps == 1:
                 queue.follow_arrivals()
             queue.start()
         self.steps += 1
-        self.gathering = True
+
+    @contextmanager
+    def last_of(self, params: Iterable[nn.Parameter]) -> Iterator[None]:
+        """The enclosed work makes the last gradients of ``params``: each leaves as it comes, those that do not come at the end."""
+        self.closing = closing = dict.fromkeys(param for param in params if param in self.queue_of)
         try:
             yield
         finally:
-            self.gathering = False
+            self.closing = {}
+        for param in closing:
+            if param in self.queue_of[param].bucket_of[param].missing:
+                self.queue_of[param].arrived(param)
+
+    def finish(self) -> None:
+        """Wait until all gradients of this step are sums."""
         for queue in self.queues:
             queue.finish()
 
     def _arrived(self, param: nn.Parameter) -> None:
-        if self.gathering:
+        if param in self.closing:
             self.queue_of[param].arrived(param)
 
 

@@ -6,8 +6,9 @@ a rank waits for a message only when an action needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,17 @@ from minipar.pipeline_parallel.schedule import Schedule
 from minipar.pipeline_parallel.simulate import Cost, per_stage
 from minipar.pipeline_parallel.stage import LossSum, Stage, matrix_elements
 from minipar.trace import COMPUTE, Span, Timeline, now, tracer
+
+
+class Gradients(Protocol):
+    """Sends gradients off while the schedule still runs: ``minipar.data_parallel.Buckets``, or whoever does the same."""
+
+    def start(self) -> None: ...
+
+    def last_of(self, params: Iterable[nn.Parameter]) -> AbstractContextManager[None]: ...
+
+    def finish(self) -> None: ...
+
 
 PRODUCTS = {"F": 1, "I": 1, "W": 1, "B": 2}  # of a stage's matrices with its tokens, by kind of action
 
@@ -67,6 +79,7 @@ class Pipeline:
             s: Stage(s, pieces[s], ranges[s].start, schedule.split(s), loss_sum if s == schedule.stages - 1 else None)
             for s in schedule.stages_of(self.axis.rank)
         }
+        self.complete = _completed(schedule.rows[self.axis.rank], self.stages)
         self.sizes = [len(r) for r in ranges]
         self.tied = tied_across(pieces, schedule.placement)
         self.model = local_part(model, [layer for s in self.stages for layer in pieces[s]])
@@ -83,24 +96,34 @@ class Pipeline:
         """Forward and backward of the GLOBAL batch; gradients are synced. Returns the global mean loss, on every rank."""
         loss = self.accumulate(batch.rows_of(self.mesh["dp"]))
         self.sync()
-        return comm.all_reduce(comm.all_reduce(loss, self.axis), self.mesh["dp", "cp"])
+        return comm.all_reduce(loss, self.mesh["pp", "dp", "cp"])
 
-    def accumulate(self, batch: Batch) -> Tensor:
+    def accumulate(self, batch: Batch, gradients: Gradients | None = None) -> Tensor:
         """Run the schedule on this rank's part of the batch, in as many microbatches as it has.
 
-        Adds to ``grad`` of the local parameters. Returns this rank's share of the loss: zero but on the last stage.
+        Adds to ``grad`` of the local parameters. Returns this rank's share of the loss: zero but on the last stage. ``gradients``
+        is told of each action that completes the gradients of a stage, and waited for at the end; then call no ``sync``.
         """
         parts = batch.to(self.device).parts(self.schedule.microbatches)
         loss = torch.zeros((), device=self.device, dtype=torch.float64)
         self.peak_activations = 0
         self.mail.arrived = 0.0
+        if gradients is not None:
+            gradients.start()
         with tracer.watch() as self._spans:
             for instruction in self.program:
-                if isinstance(instruction, Action):
+                if not isinstance(instruction, Action):
+                    self._transfer(instruction, parts[instruction.microbatch])
+                elif gradients is None or instruction not in self.complete:
                     loss += self._act(instruction, parts[instruction.microbatch])
                 else:
-                    self._transfer(instruction, parts[instruction.microbatch])
+                    with tracer.during("backward"), gradients.last_of(self.complete[instruction]):
+                        self._act(instruction, parts[instruction.microbatch])
             self.mail.settle()
+        if gradients is not None:
+            with tracer.during("backward"):
+                gradients.finish()
+                sum_tied(self.tied, self.axis)
         self.steps += 1
         return loss
 
@@ -174,6 +197,19 @@ class Pipeline:
         made = makes(action)
         if made:
             self._made[made, action.stage, action.microbatch] = end
+
+
+def _completed(row: Sequence[Action], stages: dict[int, Stage]) -> dict[Action, list[nn.Parameter]]:
+    """The parameters whose gradients are complete when an action has ended: with their stage's last backward, or half of one.
+
+    One that several stages of this rank share is complete with the last of them.
+    """
+    last = {action.stage: action for action in row if action.kind != "F"}
+    found: dict[Action, list[nn.Parameter]] = {action: [] for action in row if action == last.get(action.stage)}
+    home = {param: action for action in found for layer in stages[action.stage].layers for param in layer.parameters()}
+    for param, action in home.items():
+        found[action].append(param)
+    return found
 
 
 def _seconds(pace: dict[str, Cost], schedule: Schedule) -> dict[str, list[float]]:

@@ -104,6 +104,9 @@ class _DeferredLinear(torch.autograd.Function):
 
 
 def _accumulate(parameter: Tensor | None, gradient: Tensor | None) -> None:
+    """As autograd would: also whoever waits for a gradient of ``parameter`` is told."""
     if parameter is None or gradient is None or not parameter.requires_grad:
         return
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        hook(parameter)

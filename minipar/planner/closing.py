@@ -2,73 +2,89 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from minipar.hardware import Cluster, Link
-from minipar.planner.holdings import tied_elements
 from minipar.planner.job import Job, Place
 from minipar.planner.recipe import Op
-from minipar.planner.traffic import closing, on_the_wire
+from minipar.planner.traffic import loss_sum, on_the_wire, tied_sum
 from minipar.trace import COMM, Span
 
-Gradients = Sequence[tuple[str, float, float, float]]  # axis, bytes, when they were there, when the link was free
+Gradient = tuple[str, float, float, float]  # axis, bytes, when it was there, when the link was free
+Gradients = Sequence[Gradient]
 
 
-def close(job: Job, where: Cluster, ends: dict[Place, float], spans: list[Span]) -> None:
-    """From ``ends``, when each rank is done with its row, on to the end of the step. Adds to ``spans``."""
-    waiting = {place: deque(closing(job, place)) for place in job.places()}
-    while any(waiting.values()):
-        op, members = next(found for place in waiting if (found := _ready(job, waiting, place)))
-        for member in members:
-            waiting[member].popleft()
-        start = max(ends[member] for member in members)
-        ranks = tuple(job.rank(member) for member in members)
-        end = start + _seconds(where, op, ranks)
-        for member in members:
-            spans.append(_span(job, member, op, ranks, start, end))
-            ends[member] = end
+def close(
+    job: Job, where: Cluster, gradients: Mapping[tuple[int, int], Gradients], ends: dict[Place, float], spans: list[Span]
+) -> None:
+    """From ``ends``, when each rank is done with its row, on to the end of the step. Adds to ``spans``.
 
-
-def _ready(job: Job, waiting: Mapping[Place, deque[Op]], place: Place) -> tuple[Op, list[Place]] | None:
-    """The next call of a rank, once all that take part have come to it."""
-    if not waiting[place]:
-        return None
-    op = waiting[place][0]
-    members = [job.place(rank) for rank in job.line(op.axis, place)]
-    if op.name == "exchange":
-        members = [member for member in members if tied_elements(job, member)]
-    together = all(waiting[m] and waiting[m][0][::2] == op[::2] for m in members)
-    return (op, members) if together else None
-
-
-def close_whole(job: Job, where: Cluster, gradients: Mapping[int, Gradients], ends: dict[Place, float], spans: list[Span]) -> None:
-    """The same where there is no pipeline. Buckets set out while the last backward still runs, and are waited for after it.
-
-    ``gradients`` by dp rank, in the order in which they came.
+    ``gradients`` by pp and dp rank, in the order in which they came. Their buckets set out while ranks still compute, and are
+    waited for when the row is done; then copies of a tied embedding are added, and the loss.
     """
-    links: dict[tuple[int, Link], float] = {}
-    for axis in sorted({axis for axis, *_ in gradients[0]}):
-        for nbytes, arrivals in _buckets(job, gradients, axis):
-            for members in _lines(job, axis):
-                ranks = tuple(job.rank(member) for member in members)
-                link = where.link(ranks)
-                free = max(links.get((rank, link), 0.0) for rank in ranks)
-                start = max(free, *(arrivals[member.dp] for member in members))
-                op = Op("all_reduce", nbytes, axis)
-                end = start + _seconds(where, op, ranks)
-                for member in members:
-                    spans.append(_span(job, member, op, ranks, start, end))
-                    links[job.rank(member), link] = end
-                    ends[member] = max(ends[member], end)
-    for op in closing(job, Place(0, 0, 0, 0))[-1:] if job.dp * job.cp > 1 else []:
-        for members in _lines(job, op.axis):
-            ranks = tuple(job.rank(member) for member in members)
-            start = max(ends[member] for member in members)
-            end = start + _seconds(where, op, ranks)
-            for member in members:
-                spans.append(_span(job, member, op, ranks, start, end))
-                ends[member] = end
+    free = _links(job, where, spans)
+    for pp in range(job.pp):
+        columns = {dp: gradients[pp, dp] for dp in range(job.dp)}
+        for axis in sorted({axis for axis, *_ in columns[0]}):
+            lines = [line for line in _lines(job, axis) if line[0].pp == pp]
+            for nbytes, arrivals in _buckets(job, columns, axis):
+                for members in lines:
+                    _bucket(job, where, Op("all_reduce", nbytes, axis), members, arrivals, free, ends, spans)
+    for members in _lines(job, "pp") if job.config.tied and job.pp > 1 else []:
+        holders = [member for member in members if tied_sum(job, member)]
+        tied = tied_sum(job, holders[0]) if holders else None
+        if tied:
+            _together(job, where, tied, holders, ends, spans)
+    loss = loss_sum(job)
+    for members in _lines(job, loss.axis) if loss else []:
+        _together(job, where, loss, members, ends, spans)
+
+
+def _bucket(
+    job: Job,
+    where: Cluster,
+    op: Op,
+    members: list[Place],
+    arrivals: Mapping[int, float],
+    free: dict[tuple[int, Link], float],
+    ends: dict[Place, float],
+    spans: list[Span],
+) -> None:
+    """One bucket starts when the last of its ranks has it, and their links have served what came before."""
+    ranks = tuple(job.rank(member) for member in members)
+    link = where.link(ranks)
+    start = max(*(arrivals[member.dp] for member in members), *(free.get((rank, link), 0.0) for rank in ranks))
+    end = start + _seconds(where, op, ranks)
+    for member in members:
+        spans.append(_span(job, member, op, ranks, start, end))
+        free[job.rank(member), link] = end
+        ends[member] = max(ends[member], end)
+
+
+def _together(job: Job, where: Cluster, op: Op, members: list[Place], ends: dict[Place, float], spans: list[Span]) -> None:
+    """A call that all ``members`` wait for, once they have come to it."""
+    ranks = tuple(job.rank(member) for member in members)
+    start = max(ends[member] for member in members)
+    end = start + _seconds(where, op, ranks)
+    for member in members:
+        spans.append(_span(job, member, op, ranks, start, end))
+        ends[member] = end
+
+
+def _links(job: Job, where: Cluster, spans: Sequence[Span]) -> dict[tuple[int, Link], float]:
+    """When each rank's links have served what its row put on them."""
+    free: dict[tuple[int, Link], float] = {}
+    lines: dict[tuple[str, int], Link] = {}
+    for span in spans:
+        if span.lane != COMM:
+            continue
+        pair = (span.rank, *span.peers) if span.axis == "pp" else None
+        if pair is None and (span.axis, span.rank) not in lines:
+            lines[span.axis, span.rank] = where.link(job.line(span.axis, job.place(span.rank)))
+        link = where.link(pair) if pair else lines[span.axis, span.rank]
+        for rank in pair or (span.rank,):
+            free[rank, link] = max(free.get((rank, link), 0.0), span.end)
+    return free
 
 
 def _buckets(job: Job, gradients: Mapping[int, Gradients], axis: str) -> list[tuple[float, dict[int, float]]]:

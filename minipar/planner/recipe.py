@@ -13,7 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 from minipar.context_parallel.layout import Layout
-from minipar.planner.holdings import layer_params
+from minipar.planner.holdings import layer_params, own_layers
 from minipar.planner.job import Local
 
 COUNT = 8  # bytes of a number that counts tokens
@@ -238,6 +238,6 @@ class Recipe:
     def _arrivals(self, layer: int) -> Ops:
         """Taken to come together, when the layer's backward is done, in the order that buckets are filled in first."""
         params = layer_params(self.local, layer)
-        if self.config.tied and layer == self.config.layers + 1:
+        if self.config.tied and layer == self.config.layers + 1 and 0 in own_layers(self.job, self.local.place):
             params = params[:-1]  # comes with the embedding
         return [Op("arrive", held.elements * self.z, held.axis) for held in reversed(params) if held.axis]

@@ -6,6 +6,7 @@ The update by the optimizer is not part of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from itertools import pairwise
 
 from minipar.hardware import Cluster, Device, cluster
 from minipar.pipeline_parallel.action import Action, consumer
-from minipar.planner.closing import Gradients, close, close_whole
+from minipar.planner.closing import Gradient, Gradients, close
 from minipar.planner.holdings import stage_layers
 from minipar.planner.job import Job, Local, Place
 from minipar.planner.live import live_memory
@@ -63,13 +64,10 @@ def predict_step(job: Job, hardware: str | Cluster) -> Step:
     if reason is not None:
         raise ValueError(reason)
     where, spans, ends = cluster(hardware), list[Span](), dict[Place, float]()
-    if job.pp == 1:
-        gradients = {dp: _whole(job, dp, where, spans, ends) for dp in range(job.dp)}
-        close_whole(job, where, gradients, ends, spans)
-    else:
-        for dp in range(job.dp):
-            _pipeline(job, dp, where, spans, ends)
-        close(job, where, ends, spans)
+    gradients: dict[tuple[int, int], Gradients] = {}
+    for dp in range(job.dp):
+        gradients |= (_whole if job.pp == 1 else _pipeline)(job, dp, where, spans, ends)
+    close(job, where, gradients, ends, spans)
     return Step(job, where, Timeline(spans, job.ranks, "predicted"))
 
 
@@ -98,30 +96,31 @@ class _Actions:
         self.job, self.where, self.device = job, where, _device(job, pp, dp, where)
         self.place = _busiest(job, pp, dp)
         self.cut = stage_layers(job, self.place)
-        self._made: dict[tuple[str, int, int], list[Piece]] = {}
+        self._made: dict[tuple[str, int, int], RankClock] = {}
 
     def ops(self, kind: str, stage: int, rows: int) -> list[Op]:
         recipe, layers = Recipe(Local(self.job, self.place), rows), self.cut[stage]
         if kind == "F":
             return [op for layer in layers for op in recipe.forward(layer)]
-        ops = [op for layer in reversed(layers) for op in recipe.backward(layer) if op.name != "arrive"]
-        return [op for op in ops if (op.name == "later") == (kind == "W")] if kind in "IW" else ops
+        ops = [op for layer in reversed(layers) for op in recipe.backward(layer)]
+        return [op for op in ops if (op.name in ("later", "arrive")) == (kind == "W")] if kind in "IW" else ops
 
     def clock(self) -> RankClock:
         return RankClock(self.job, self.place, self.where, self.device)
 
-    def pieces(self, kind: str, stage: int, rows: int) -> list[Piece]:
+    def done(self, kind: str, stage: int, rows: int) -> RankClock:
+        """The clock of a rank that started at 0 and has done this action."""
         key = (kind, stage, rows)
         if key not in self._made:
-            self._made[key] = self.clock().do(self.ops(*key)).pieces
+            self._made[key] = self.clock().do(self.ops(*key))
         return self._made[key]
 
     def seconds(self, kind: str, stage: int, rows: int) -> float:
-        return max((piece.end for piece in self.pieces(kind, stage, rows)), default=0.0)
+        return max((piece.end for piece in self.done(kind, stage, rows).pieces), default=0.0)
 
 
-def _pipeline(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Place, float]) -> None:
-    """The spans of all ranks that work on one part of the batch, and when each is done with its row."""
+def _pipeline(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Place, float]) -> dict[tuple[int, int], Gradients]:
+    """The spans of all ranks that work on one part of the batch, and when each is done with its row; and its gradients."""
     plan, rows = job.plan, job.rows_of(Place(0, dp, 0, 0))
     actions = [_Actions(job, pp, dp, where) for pp in range(job.pp)]
     costs = {
@@ -133,22 +132,34 @@ def _pipeline(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[P
     links = [where.link((a, b)) for a, b in pairwise(homes)]
     nbytes = Recipe(Local(job, Place(0, dp, 0, 0)), rows[0]).boundary()
     hops = [link.seconds(nbytes) for link in links]
-    simulated = plan.simulate(comm=hops, overrides=costs)
-    for span in simulated.spans:
-        pp, target = span.rank, consumer(Action(span.name, span.stage, span.microbatch), plan.stages)
-        pieces = actions[pp].pieces(span.name, span.stage, rows[span.microbatch])
-        if target is not None and plan.placement[target] != pp:
-            boundary = min(span.stage, target)
-            sent = Recipe(Local(job, Place(pp, dp, 0, 0)), rows[span.microbatch]).boundary()
-            pieces = [*pieces, Piece("send", span.seconds, span.seconds + hops[boundary], "pp", sent, ())]
+    simulated, came = plan.simulate(comm=hops, overrides=costs), defaultdict[tuple[int, int], list[Gradient]](list)
+    last = {action.stage: action for row in plan.rows for action in row if action.kind != "F"}
+    for span in sorted(simulated.spans, key=lambda span: span.start):
+        pp, action = span.rank, Action(span.name, span.stage, span.microbatch)
+        done, target = actions[pp].done(span.name, span.stage, rows[span.microbatch]), consumer(action, plan.stages)
+        if action == last[action.stage]:
+            came[pp, dp] += [(axis, nbytes, span.start + there, span.start + free) for axis, nbytes, there, free in done.gradients]
         for place in _peers(job, pp, dp):
+            pieces = done.pieces
+            if target is not None and plan.placement[target] != pp:
+                pieces = [
+                    *pieces,
+                    _send(job, place, plan.placement[target], rows[span.microbatch], span, hops[min(span.stage, target)]),
+                ]
             spans += _placed(pieces, job.rank(place), span.start, span.name, span.stage, span.microbatch)
     for pp in range(job.pp):
         end = max(span.end for span in simulated.of(pp))
         ends |= dict.fromkeys(_peers(job, pp, dp), end)
+    return dict(came)
 
 
-def _whole(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Place, float]) -> Gradients:
+def _send(job: Job, place: Place, to: int, rows: int, span: Span, seconds: float) -> Piece:
+    """The message that follows an action."""
+    nbytes = Recipe(Local(job, place), rows).boundary()
+    return Piece("send", span.seconds, span.seconds + seconds, "pp", nbytes, (job.rank(place._replace(pp=to)),))
+
+
+def _whole(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Place, float]) -> dict[tuple[int, int], Gradients]:
     """All microbatches one after the other, without a pipeline; the last one's gradients set out as they come."""
     actions = _Actions(job, 0, dp, where)
     clock, layers = actions.clock(), range(job.config.layers + 2)
@@ -163,7 +174,7 @@ def _whole(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Plac
             for place in _peers(job, 0, dp):
                 spans += _placed(clock.pieces[before:], job.rank(place), 0.0, name, 0, microbatch)
     ends |= dict.fromkeys(_peers(job, 0, dp), clock.now)
-    return clock.gradients
+    return {(0, dp): clock.gradients}
 
 
 def _placed(pieces: Iterable[Piece], rank: int, start: float, action: str, stage: int = 0, microbatch: int = -1) -> list[Span]:

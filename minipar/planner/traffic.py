@@ -17,7 +17,7 @@ from minipar.planner.recipe import Op, Recipe
 
 Bytes = Counter[str]  # by axis
 
-LOSS = 8  # bytes of a pipeline's loss
+LOSS = 8  # bytes: a number in float64
 
 
 def on_the_wire(op: Op, ranks: int) -> float:
@@ -32,8 +32,9 @@ def rank_bytes(job: Job, place: Place) -> Bytes:
     total: Bytes = Counter()
     for rows in job.rows_of(place):
         total.update(_microbatch(job, place, rows))
-    for op in closing(job, place):
-        total[op.axis] += on_the_wire(op, job.size(op.axis))  # type: ignore[assignment]
+    for op in (*gradient_sums(job, place), tied_sum(job, place), loss_sum(job)):
+        if op is not None:
+            total[op.axis] += on_the_wire(op, job.size(op.axis))  # type: ignore[assignment]
     return Counter({axis: nbytes for axis, nbytes in total.items() if nbytes})
 
 
@@ -72,14 +73,21 @@ def _microbatch(job: Job, place: Place, rows: int) -> Bytes:
     return total
 
 
-def closing(job: Job, place: Place) -> list[Op]:
-    """What follows the last microbatch: sums of gradients, of a tied embedding's copies, and of the loss."""
+def gradient_sums(job: Job, place: Place) -> list[Op]:
+    """One sum for each set of axes that gradients are partial over, in however many buckets it travels."""
     sums: Counter[str] = Counter()
     for held in rank_params(job, place):
         sums[held.axis] += held.elements * job.number_bytes
-    ops = [Op("all_reduce", nbytes, axis) for axis, nbytes in sorted(sums.items()) if axis]
+    return [Op("all_reduce", nbytes, axis) for axis, nbytes in sorted(sums.items()) if axis]
+
+
+def tied_sum(job: Job, place: Place) -> Op | None:
+    """Of a tied embedding's copies on two stages."""
     tied = tied_elements(job, place)
-    ops += [Op("exchange", tied * job.number_bytes, "pp")] if tied else []
-    loss = [Op("all_reduce", LOSS, job.joint("pp"))] if job.pp > 1 else []
-    over = job.joint("dp", "cp")
-    return ops + loss + ([Op("all_reduce", LOSS if job.pp > 1 else job.number_bytes, over)] if over else [])
+    return Op("exchange", tied * job.number_bytes, "pp") if tied else None
+
+
+def loss_sum(job: Job) -> Op | None:
+    """Of the ranks' shares of the loss: ranks along tp have the same."""
+    over = job.joint("pp", "dp", "cp")
+    return Op("all_reduce", LOSS, over) if over else None

@@ -39,6 +39,12 @@ LAYOUTS = {
     "dp2 x pp2, gpipe, tied": (
         Job(replace(CONFIG, tied=True), rows=9, dp=2, pp=2, microbatches=2, schedule="gpipe"), TWO_NODES
     ),
+    "dp2 x pp2, zb-h1, small buckets": (
+        Job(CONFIG, dp=2, pp=2, microbatches=4, schedule="zb-h1", bucket_bytes=20_000), TWO_NODES
+    ),
+    "dp2 x pp2, interleaved, small buckets": (
+        Job(CONFIG, dp=2, pp=2, microbatches=4, schedule="interleaved", bucket_bytes=20_000), TWO_NODES
+    ),
     "dp2 x pp2, a straggler": (
         Job(CONFIG, dp=2, pp=2, microbatches=4), replace(TWO_NODES, stragglers=((3, 2.0),))
     ),
