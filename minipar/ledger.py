@@ -73,9 +73,11 @@ class Ledger:
     def __str__(self) -> str:
         first = self.first
         if first is None:
-            return f"equal to the reference: {len(self.entries)} values, largest relative difference {self.worst.error:.1e}"
+            values = f"{len(self.entries)} values (counted)"
+            return f"equal to the reference: {values}, largest relative difference {self.worst.error:.1e} (measured)"
         where = f"{first.what} of {first.name}" if first.name else first.what
-        return f"step {first.step}: the {where} differs from the reference by {first.error:.1e} (relative). {self.cause}".rstrip()
+        apart = f"{first.error:.1e} (relative, measured)"
+        return f"step {first.step}: the {where} differs from the reference by {apart}. {self.cause}".rstrip()
 
 
 def compare(

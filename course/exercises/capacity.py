@@ -55,7 +55,7 @@ def _where(kept: Tensor, expert: Tensor, s: Layer) -> str:
     for e in range(s.experts):
         asked, has = int((expert == e).sum()), int(((expert == e) & kept).sum())
         if has != min(room, asked):
-            return f"Expert {e} is asked for {asked} copies, has room for {room}, and keeps {has}."
+            return f"Expert {e} is asked for {asked} copies, has room for {room}, and keeps {has} (counted)."
     differs = kept != reference(expert, s.experts, s.factor)
     token, choice = differs.nonzero()[0].tolist()
     word = "kept" if kept[token, choice] else "dropped"

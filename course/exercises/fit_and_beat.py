@@ -105,12 +105,12 @@ def _too_slow(tried: list[Tried], link: str) -> str | None:
         spent.update(own.by_axis or {})
     whole = sum(own.seconds for own in tried)
     axis, seconds = spent.most_common(1)[0] if spent else ("", 0.0)
-    head = f"on the {link} link it fits, and makes {speed:,.0f} tokens/s (paced); the target is {wanted:,.0f}."
+    head = f"on the {link} link it fits, and makes {speed:,.0f} tokens/s (paced); the target is {wanted:,.0f} (predicted)."
     work = tokens * _flops_per_token() / DEVICE.peak_flops / whole
     idle = 1 - work - sum(spent.values()) / whole
     if idle > seconds / whole:
-        return f"{head} For {100 * idle:.0f} % of the time ranks wait for work to come."
-    return f"{head} {100 * seconds / whole:.0f} % of the time goes into messages over {axis}."
+        return f"{head} For {100 * idle:.0f} % of the time ranks wait for work to come (paced)."
+    return f"{head} {100 * seconds / whole:.0f} % of the time goes into messages over {axis} (paced)."
 
 
 def _flops_per_token() -> float:
@@ -187,8 +187,8 @@ EXERCISE = Exercise(
     wrong=(
         Wrong("copies everywhere", _copies, "is optimizer state."),
         Wrong("one microbatch", _one_microbatch, "is activations."),
-        Wrong("a pipeline always", _pipeline_always, "of the time ranks wait for work to come."),
-        Wrong("tensor parallel always", _tensor_always, "of the time goes into messages over tp."),
+        Wrong("a pipeline always", _pipeline_always, "of the time ranks wait for work to come"),
+        Wrong("tensor parallel always", _tensor_always, "of the time goes into messages over tp"),
         Wrong("two ranks idle", _two_ranks, "tp 2 = 2 ranks, and there are 4"),
         Wrong("too many microbatches", _too_many_microbatches, "this split cannot run: 16 rows do not reach"),
         Wrong("an axis that is not", _another_axis, "there is no size 'fsdp'"),

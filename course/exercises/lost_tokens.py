@@ -18,7 +18,7 @@ def lost_or_doubled(given: Sequence[Sequence[float]], wanted: Sequence[Counter[f
     if not any(lost) and not any(doubled):
         return None
     missing, more = sum(c.total() for c in lost), sum(c.total() for c in doubled)
-    head = f"{missing} copies of tokens were lost, {more} came too often (their ids are below)"
+    head = f"{missing} copies of tokens were lost, {more} came too often (counted; their ids are below)"
     lines = [
         f"expert {e}: " + "; ".join(f"{what} {_ids(ids)}" for what, ids in (("lost", lost[e]), ("too often", doubled[e])) if ids)
         for e in range(len(given))

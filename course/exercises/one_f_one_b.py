@@ -27,7 +27,7 @@ def _holds_too_much(schedule: Schedule, timeline: Timeline) -> str | None:
                 if held > limit:
                     return (
                         f"rank {rank} may hold p - rank = {limit} activations; at time {span.start:g}, with "
-                        f"{span.name}{span.microbatch}, it holds {held}, and {peak} at its peak."
+                        f"{span.name}{span.microbatch}, it holds {held}, and {peak} at its peak (counted)."
                     )
     return None
 

@@ -67,8 +67,8 @@ def too_slow(timeline: Timeline, case: Case) -> str | None:
         return None
     seconds, before = max((_longest_wait(timeline.of(rank)) for rank in range(pipe.ranks)), key=lambda wait: wait[0])
     return (
-        f"legal and complete, but it takes {timeline.makespan:g} where (m+p-1)(F+B) = {best:g} is enough: "
-        f"rank {before.rank} stands idle for {seconds:g} before {before.name}{before.microbatch}."
+        f"legal and complete, but it takes {timeline.makespan:g} slots where (m+p-1)(F+B) = {best:g} is enough: "
+        f"rank {before.rank} stands idle for {seconds:g} before {before.name}{before.microbatch} (predicted)."
     )
 
 

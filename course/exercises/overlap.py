@@ -106,9 +106,9 @@ def _launches(seen: Seen) -> str | None:
     for rank in range(seen.case.ranks):
         early, total = launched(seen, rank)
         if early == 0:
-            return f"right gradients; rank {rank} launched all {total} after backward: overlap 0 %."
+            return f"right gradients; rank {rank} launched all {total} after backward: overlap 0 % (counted)."
         if early < 2:
-            return f"right gradients; rank {rank} launched only {early} of {total} collectives before backward ended."
+            return f"right gradients; rank {rank} launched only {early} of {total} collectives before backward ended (counted)."
     return None
 
 
@@ -117,7 +117,7 @@ def _stops(seen: Seen) -> str | None:
     for rank in range(seen.case.ranks):
         stops = sum(s.name == "B" for s in seen.timeline.of(rank, COMPUTE)) - 1
         if stops > 0:
-            return f"right gradients, launched in time; but rank {rank} stopped {stops} times in backward to wait: no overlap."
+            return f"right gradients, launched in time; rank {rank} waited {stops} times in backward: no overlap (counted)."
     return None
 
 
@@ -250,7 +250,7 @@ EXERCISE = Exercise(
     reference=reference,
     wrong=(
         Wrong("all after backward", _all_after_backward, "after backward: overlap 0 %"),
-        Wrong("waits in the hook", _waits_in_the_hook, "stopped 4 times in backward to wait: no overlap"),
+        Wrong("waits in the hook", _waits_in_the_hook, "waited 4 times in backward: no overlap"),
         Wrong("averages the parameter", _averages_the_parameter, "the weights themselves were overwritten"),
         Wrong("forgets to divide", _forgets_to_divide, "is the sum over the ranks, 4 times the mean"),
         Wrong("never waits", _never_waits, "no communication came to its end"),

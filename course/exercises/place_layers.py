@@ -60,7 +60,7 @@ def _slow(sizes: list[int], case: Case) -> str | None:
     stage = each.index(max(each))
     first = sum(sizes[:stage])
     layers = f"layer {first}" if sizes[stage] == 1 else f"layers {first} to {first + sizes[stage] - 1}"
-    head = f"stage {stage} ({layers}) costs {max(each):g}, and everybody waits for it; the best cut's slowest costs {best:g}."
+    head = f"stage {stage} ({layers}) costs {max(each):g}, and all wait for it; the best cut's slowest costs {best:g} (predicted)."
     lines = [f"stage {s}  {'█' * round(BAR * cost / max(each))} {cost:g}" for s, cost in enumerate(each)]
     lines[stage] += "  ← slowest"
     return "\n".join([head, *lines])

@@ -54,7 +54,7 @@ def _calls(seen: Seen) -> str | None:
     if max(counts) > 1:
         busiest = counts.index(max(counts))
         names = ", ".join(dict.fromkeys(s.name for s in seen.calls(busiest)))
-        return f"right sum; rank {busiest} made {counts[busiest]} calls ({names}) where one collective does it."
+        return f"right sum; rank {busiest} made {counts[busiest]} calls ({names}) where one collective does it (counted)."
     return None
 
 
