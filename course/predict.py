@@ -42,7 +42,8 @@ def predict(
     ``run`` and ``theory`` return one of them. ``source`` says how ``run`` comes by its answer, a word as well as a number: counted,
     measured or paced. ``guess`` is the default guess where nobody answers. ``because`` is one sentence shown with the result.
     ``run`` may return ``(answer, story)`` to show more; let it not print, since a button that is pressed later has no place for
-    that. ``witness`` is who gives the answer where no rank runs ("the layout"). Raises ``ValueError`` for another ``source``.
+    that. ``witness`` is who gives the answer where no rank runs ("the layout"). Raises ``ValueError`` for another
+    ``source``, and where nobody could guess what theory says.
     """
     if source not in SOURCES:
         raise ValueError(f"an answer is one of {', '.join(SOURCES)}, not {source!r}")
@@ -82,8 +83,17 @@ class Prediction:
         """Take the guess, then run."""
         self.guess = guess
         self.expected = self.theory() if callable(self.theory) else self.theory
+        self._refuse_unguessable(self.expected)
         found = self.run()
         self.found, self.story = found if isinstance(found, tuple) else (found, "")
+
+    def _refuse_unguessable(self, expected: Answer) -> None:
+        """A question to which nobody can give the answer that theory gives is the lesson's mistake."""
+        if isinstance(expected, str):
+            if expected not in self.choices:
+                raise ValueError(f"theory says {expected!r}, and the choices are {', '.join(self.choices)}")
+        elif not self.low <= expected <= self.high:
+            raise ValueError(f"theory says {self.text(expected)}, and a guess is from {self.low:g} to {self.high:g}")
 
     @property
     def rows(self) -> list[tuple[str, Answer, str]]:

@@ -1,5 +1,7 @@
 """Without a browser a prediction takes its default guess, runs at once, and shows guess, theory and measurement together."""
 
+from typing import Any
+
 import pytest
 
 from course.labs.figures import Figures
@@ -30,16 +32,18 @@ def test_words_are_answers_too_and_a_story_can_follow() -> None:
 @pytest.mark.parametrize("source", ["counted", "measured", "paced"])
 def test_every_answer_says_how_it_was_come_by(answers: tuple, choices: tuple[str, ...], source: str) -> None:
     """In the table and in the picture; a guess is only a guess."""
-    asked = predict("How many?", run=lambda: answers[0], theory=answers[1], guess=answers[0], choices=choices, source=source)
+    asked = predict(
+        "How many?", run=lambda: answers[0], theory=answers[1], high=9, guess=answers[0], choices=choices, source=source
+    )
     assert [(who, word) for who, _, word in asked.rows] == [("your guess", ""), ("theory", "predicted"), ("these ranks", source)]
     assert [row[2] for row in asked.table().rows] == ["-", "predicted", source]
 
 
 def test_ranks_are_named_only_where_ranks_gave_the_answer() -> None:
-    asked = predict("How many?", run=lambda: 3, theory=3, source="counted", witness="the layout")
+    asked = predict("How many?", run=lambda: 3, theory=3, high=9, source="counted", witness="the layout")
     assert "the layout" in str(asked.table())
     assert "ranks" not in str(asked.table())
-    assert asked.png() != predict("How many?", run=lambda: 3, theory=3, source="counted").png()
+    assert asked.png() != predict("How many?", run=lambda: 3, theory=3, high=9, source="counted").png()
 
 
 def test_a_word_that_says_nothing_about_an_answers_origin_is_refused() -> None:
@@ -47,6 +51,12 @@ def test_a_word_that_says_nothing_about_an_answers_origin_is_refused() -> None:
         predict("How many?", run=lambda: pytest.fail("it ran"), theory=1, source="")
     with pytest.raises(ValueError, match="not 'seen'"):
         Figures().find("messages", 3, source="seen")
+
+
+@pytest.mark.parametrize(("theory", "options"), [(18.6, {"high": 8}), (-1, {}), ("rank 7", {"choices": ("rank 1", "rank 2")})])
+def test_a_question_whose_answer_nobody_can_give_is_refused(theory: float | str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"theory says '?{theory}"):
+        predict("Who, or how many?", run=lambda: pytest.fail("it ran"), theory=theory, **options)
 
 
 def test_an_error_in_the_run_fails_the_cell() -> None:
