@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import ConsoleMessage, Locator, Page
+from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.browser.server import Server
 
+PATIENCE = 60  # seconds for whatever must come about, on however busy a machine
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 
 # `[data-status=idle]` shows before a session can be used; only the session context itself knows.
@@ -39,6 +42,20 @@ CELLS = """() => Array.from(window.minipar.content.model.cells).map((cell) => ({
     outputs: cell.type === 'code' ? cell.sharedModel.getOutputs() : [],
 }))"""
 
+EXECUTE = "async (code) => { await window.minipar.sessionContext.session.kernel.requestExecute({code}).done; }"
+
+# Notes what a lab says and how its picture describes itself, in the order of Python's messages, whatever is drawn of them.
+DIARY = """(output) => {
+    const diary = window.miniparDiary = [];
+    const note = (kind, text) => { if (text && diary.at(-1)?.[1] !== text) diary.push([kind, text]); };
+    new MutationObserver((changes) => {
+        for (const { target, type } of changes) {
+            if (type === 'attributes') note('picture', target.ariaLabel);
+            else if (target.nodeType === 1) note('status', target.querySelector('[role=status]')?.textContent);
+        }
+    }).observe(output, { subtree: true, childList: true, attributes: true, attributeFilter: ['aria-label'] });
+}"""
+
 
 class LabPage:
     """One browser tab on the test server. ``problems`` collects what the browser's console calls an error."""
@@ -55,12 +72,31 @@ class LabPage:
         if message.type == "error":
             self.problems.append(f"{message.text} ({message.location.get('url', '')})")
 
-    def open(self, notebook: str, timeout: float = 60) -> None:
+    def open(self, notebook: str, timeout: float = PATIENCE) -> None:
         """Open ``notebook`` (a path below the served folder) and wait until its kernel can be used."""
         self.page.set_default_timeout(timeout * 1000)
         self.page.goto(f"{self.server.url}/lab?token={self.server.token}&reset", wait_until="domcontentloaded")
         self.page.wait_for_function("() => window.jupyterapp !== undefined")
         self.page.evaluate(OPEN, notebook)
+
+    def execute(self, code: str) -> None:
+        """Have the notebook's kernel run ``code``, as if it stood in a cell."""
+        self.page.evaluate(EXECUTE, code)
+
+    def until(self, condition: Callable[[], Any], what: str = "it") -> None:
+        """Wait until ``condition`` holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come about within {PATIENCE} s"
+            self.page.wait_for_timeout(50)
+
+    def start_diary(self, output: Locator) -> None:
+        """From now on note the states of the lab in ``output``; see ``diary``."""
+        output.evaluate(DIARY)
+
+    def diary(self) -> list[tuple[str, str]]:
+        """("status", what the lab says) and ("picture", how a picture describes itself), in order."""
+        return [(kind, text) for kind, text in self.page.evaluate("() => window.miniparDiary")]
 
     def close(self) -> None:
         """End the kernel of the notebook, with the ranks it started."""
@@ -70,7 +106,7 @@ class LabPage:
         """Start all cells, from the first to the last, and come back at once."""
         self.page.evaluate(RUN_ALL)
 
-    def wait_idle(self, timeout: float = 120) -> None:
+    def wait_idle(self, timeout: float = 200) -> None:
         """Wait until all cells that ``run_all`` started are done. Raises if a cell failed, with its error."""
         self.page.wait_for_function("() => window.miniparRun.done", timeout=timeout * 1000)
         outcome = self.page.evaluate("() => window.miniparRun")
@@ -101,9 +137,9 @@ class LabPage:
         for _ in range(times):
             self.page.keyboard.press(key)
 
-    def readout(self, label: str) -> str:
-        """The number that the slider with this label shows beside it."""
-        return self._row(label).locator(".widget-readout").first.inner_text()
+    def expect_readout(self, label: str, number: str) -> None:
+        """The slider with this label shows this number beside it."""
+        expect(self._row(label).locator(".widget-readout").first).to_have_text(number)
 
     def button(self, label: str) -> Locator:
         return self.page.locator("button.jupyter-button", has_text=label).first
@@ -113,14 +149,16 @@ class LabPage:
         target.scroll_into_view_if_needed()
         return hashlib.sha256(target.screenshot(animations="disabled")).hexdigest()
 
-    def wait_for_change(self, target: Locator, before: str, timeout: float = 10) -> str:
+    def wait_for_change(self, target: Locator, before: str) -> str:
         """Wait until ``target`` looks different from ``before``; returns its new digest."""
-        for _ in range(int(timeout / 0.05)):
-            now = self.look(target)
-            if now != before:
-                return now
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"the picture did not change within {timeout} s")
+        seen = [before]
+
+        def changed() -> bool:
+            seen.append(self.look(target))
+            return seen[-1] != before
+
+        self.until(changed, "a change of the picture")
+        return seen[-1]
 
     def screenshot(self, name: str = "") -> Path:
         """Keep a picture of the page in ``artifacts/``, for a person to look at."""

@@ -44,15 +44,15 @@ def test_a_slider_moved_by_keyboard_redraws_and_a_failing_cell_and_a_console_err
     assert lab_page.cells()[1]["outputs"][0]["data"]["text/plain"] == "42"
     canvas = lab_page.page.locator("canvas.square")
     before = lab_page.look(canvas)
-    assert lab_page.readout("ranks") == "3"
+    lab_page.expect_readout("ranks", "3")
     lab_page.press(lab_page.slider("ranks"), "ArrowRight", times=2)
     lab_page.page.get_by_text("value 5", exact=True).wait_for()
     lab_page.wait_for_change(canvas, before)
-    assert lab_page.readout("ranks") == "5"
+    lab_page.expect_readout("ranks", "5")
     assert lab_page.page.locator(".jp-Dialog, .Toastify__toast").count() == 0  # nothing asks for news
     assert lab_page.problems == []
     lab_page.page.evaluate("console.error('lost a frame')")
-    assert any("lost a frame" in problem for problem in lab_page.problems)
+    lab_page.until(lambda: any("lost a frame" in problem for problem in lab_page.problems))
 
 
 def test_the_server_wants_its_token_and_listens_on_loopback_alone(lab: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.labpage import LabPage
 
@@ -94,9 +95,11 @@ def pictures(lab, lab_page: LabPage) -> LabPage:
     return lab_page
 
 
-def drawn(page: LabPage, name: str) -> int:
-    """How many frames the first view of this name has drawn."""
-    return int(page.page.locator(f".mp-{name}").first.get_attribute("data-drawn") or 0)
+def blue(pictures: LabPage, ranks: int) -> float:
+    """What the ranks compute together, in squares."""
+    seen = pictures.page.evaluate(BLUE_SHARE)
+    side = min(200, (seen["width"] - 14) // ranks - 14)
+    return float(seen["blue"] / side**2)
 
 
 def masks_follow_their_sliders(pictures: LabPage) -> None:
@@ -108,10 +111,9 @@ def masks_follow_their_sliders(pictures: LabPage) -> None:
     size = 48  # tokens that a square stands for
     for ranks in (2, 3, 4):
         page.wait_for_function(f"() => document.querySelector('.mp-masks canvas').ariaLabel.includes('rank {ranks - 1}')")
-        page.wait_for_timeout(50)  # the frame after it
-        seen = page.evaluate(BLUE_SHARE)
-        side = min(200, (seen["width"] - 14) // ranks - 14)
-        assert seen["blue"] / side**2 == pytest.approx((size + 1) / (2 * size), abs=0.03)
+        pictures.until(
+            lambda ranks=ranks: blue(pictures, ranks) == pytest.approx((size + 1) / (2 * size), abs=0.03), "half of a square"
+        )
         if ranks < 4:
             pictures.press(pictures.slider("cp"), "ArrowRight")
     assert "922,560" not in canvas.get_attribute("aria-label")
@@ -132,23 +134,24 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     before = pictures.look(timeline)
     pictures.press(pictures.slider("microbatches"), "ArrowRight", times=3)
     pictures.wait_for_change(timeline, before)
-    assert pictures.readout("microbatches") == "7"
+    pictures.expect_readout("microbatches", "7")
     page.wait_for_function(
         "() => document.querySelector('.mp-timeline canvas[role=application]').ariaLabel.includes('makespan 10 slots')"
     )
 
     # the live run ended as the whole timeline, measured
-    assert "measured: makespan" in (timeline.get_attribute("aria-label") or "")
-    assert drawn(pictures, "curves") > 1  # more than its last frame
+    page.wait_for_function(
+        "() => document.querySelector('.mp-timeline canvas[role=application]').ariaLabel.includes('measured: makespan')"
+    )
 
     # keys are the view's, not the notebook's: spans are read aloud one by one
     timeline.focus()
     for key in ("+", "Enter", "Tab", "Tab"):
         page.keyboard.press(key)
     spoken = page.locator(".mp-timeline .mp-spoken").first
-    assert "F2 · rank 0 · predicted" in spoken.inner_text()
+    expect(spoken).to_contain_text("F2 · rank 0 · predicted")
     page.keyboard.press("Escape")
-    assert spoken.inner_text() == ""
+    expect(spoken).to_have_text("")
     assert page.evaluate("() => window.minipar.content.mode") != "edit"
 
     pictures.screenshot("light")
@@ -161,7 +164,7 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     # plotly shows our PNG, and draws its chart under the pointer: without a network, without a button that shares it
     page.locator(".jp-RenderedPlotly img").first.dispatch_event("mouseenter")
     page.wait_for_selector(".jp-RenderedPlotly .modebar")
-    assert page.locator(".jp-RenderedPlotly .bars .point").count() == 4
+    expect(page.locator(".jp-RenderedPlotly .bars .point")).to_have_count(4)
     assert page.locator("[data-title*='Share'], [data-title*='cloud']").count() == 0
     pictures.screenshot("dark-chart")
 

@@ -9,7 +9,6 @@ from tests.browser.labpage import LabPage
 from tests.browser.server import Server
 
 EDGE, SIDE, TOP, ROW_HEIGHT, SLOT_HEIGHT = 62, 74, 28, 30, 24  # pixels: schedule-layout.js
-PATIENCE = 30_000  # milliseconds
 
 
 def open_lab(lab: Server, page: LabPage) -> Locator:
@@ -22,6 +21,7 @@ def open_lab(lab: Server, page: LabPage) -> Locator:
     page.run_all()
     page.wait_idle()
     output = page.page.locator(".jp-OutputArea-output").first
+    output.get_by_text("schedule: gpipe.").wait_for()  # from now on nothing moves by itself
     return output
 
 
@@ -31,7 +31,7 @@ def test_a_schedule_is_edited_refused_and_run(lab: Server, lab_page: LabPage) ->
     said = output.locator(".mp-schedule .mp-said")
     by_keyboard(lab_page, canvas, said)
     by_mouse(lab_page, canvas, said)
-    expect(output.get_by_text("gpipe, edited")).to_be_visible(timeout=PATIENCE)  # and that is what ran
+    expect(output.get_by_text("gpipe, edited")).to_be_visible()  # and that is what ran
     lab_page.screenshot("edited")
     costs_and_link(lab_page, output)
     assert lab_page.problems == []

@@ -16,15 +16,18 @@ lab
 """
 BUSY = """
 import time
+from pathlib import Path
 from course import Ranks
 from course.live import live, on
 from course.ranks import emit
 from course.views import CurveView
 
 def work():
-    for step in range(20):
+    step = 0
+    while not Path("go-on").exists():
         time.sleep(0.1)
         emit("loss", step)
+        step += 1
 
 curve = CurveView("step", "loss")
 display(curve)
@@ -52,6 +55,7 @@ def test_live_pictures_sliders_and_stop_without_subshells(lab: Server, comms_in_
     page.wait_for_function("() => Number(document.querySelector('.mp-curves')?.dataset.drawn) > 2")
     assert not page.evaluate("() => window.miniparRun.done")
     lab_page.press(lab_page.slider("layers"), "ArrowRight", times=2)
+    (lab.folder / "go-on").touch()
     lab_page.wait_idle()
     status = page.locator("[role=status]")
     status.get_by_text("Paced as a100-nvlink").wait_for()
@@ -59,6 +63,7 @@ def test_live_pictures_sliders_and_stop_without_subshells(lab: Server, comms_in_
     table.get_by_role("row", name="all-reduces").get_by_text("3", exact=True).first.wait_for()  # of 5 layers, by two
 
     # no cell runs: sliders, Run and Stop answer at once, while the ranks are at work
+    lab_page.execute("labs.lab_data_parallel.SHOWN = 60")  # seconds that a run lasts
     lab_page.button("Run").click()
     status.get_by_text("The ranks run", exact=False).wait_for()
     lab_page.button("Stop").click()
