@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Collection
 from types import SimpleNamespace as Settings
 from typing import Any
 
 from course.attended import attended
-from course.labs.controls import Control
+from course.labs.controls import Control, Steps
 from course.labs.driver import Cancelled, Driver, Values
 from course.labs.figures import Figures
 from course.labs.go import Go
@@ -53,6 +55,10 @@ class Lab:
         """Why these settings are impossible, or None."""
         return None
 
+    def unused(self, v: Settings) -> Collection[str]:
+        """The settings that make no difference beside the others: their sliders are greyed."""
+        return ()
+
     def predict(self, v: Settings) -> None:
         """Draw what theory says into the views and ``self.figures``. Fast: it follows a slider on its way."""
         raise NotImplementedError
@@ -88,6 +94,7 @@ class Lab:
     def _open_panel(self) -> None:
         from course.labs.panel import Panel
 
+        self._telling = threading.Lock()  # what an older run has to say never replaces what newer values were told
         self.driver = Driver(self._follow_prediction, self._follow_ranks)
         self.panel = Panel(self)
         self.post(self.values)
@@ -95,12 +102,21 @@ class Lab:
     def post(self, values: Values) -> None:
         """New values: refuse them with the reason, or let the prediction and the ranks follow. Any thread."""
         self.values = dict(values)
+        self.panel.grey(self.unused(Settings(**values)))
         reason = self.refuse(Settings(**values))
-        if reason:
-            self.driver.stop()
-            self.panel.say(f"Not possible: {reason}", alert=True)
-        else:
-            self.driver.post(values)
+        with self._telling:
+            if reason:
+                self.driver.stop()
+                self.panel.say(f"Not possible: {reason}", alert=True)
+            else:
+                self.panel.say("The ranks start…", running=True)
+                self.driver.post(values)
+
+    def stop(self) -> None:
+        """End what runs. Any thread."""
+        with self._telling:
+            if self.driver.stop():
+                self.panel.say("Stopped.")
 
     def _follow_prediction(self, values: Values) -> None:
         try:
@@ -108,20 +124,28 @@ class Lab:
         except Exception as error:
             self.panel.say(f"{type(error).__name__}: {error}", alert=True)
 
-    def _follow_ranks(self, values: Values, cancelled: Any) -> None:
-        self.panel.say("The ranks run…", running=True)
+    def _follow_ranks(self, values: Values, cancelled: Callable[[], bool]) -> None:
+        def tell(text: str, **sign: bool) -> None:
+            with self._telling:
+                if not cancelled():  # else it was said why
+                    self.panel.say(text, **sign)
+
+        tell("The ranks run…", running=True)
         try:
-            self.panel.say(self._measure(values, Go(cancelled)))
+            tell(self._measure(values, Go(cancelled)))
         except Cancelled:
-            self.panel.say("Stopped.")
+            pass
         except Exception as error:
-            self.panel.say(f"{type(error).__name__}: {error}", alert=True)
+            tell(f"{type(error).__name__}: {error}", alert=True)
 
     # ---- shown
 
     def settings(self) -> str:
-        """The present values in words."""
-        return ", ".join(f"{control.label} {self.values[name]}" for name, control in self.controls().items())
+        """The present values in words, without those that make no difference."""
+        unused = self.unused(Settings(**self.values))
+        shown = [(name, control) for name, control in self.controls().items() if name not in unused]
+        units = {name: f" {control.unit}" for name, control in shown if isinstance(control, Steps) and control.unit}
+        return ", ".join(f"{control.label} {self.values[name]}{units.get(name, '')}" for name, control in shown)
 
     def table(self) -> Table:
         """Predicted beside measured."""

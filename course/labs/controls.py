@@ -35,11 +35,14 @@ class Steps:
     options: Sequence[Any]
     value: Any
     help: str = ""
+    unit: str = ""
 
     def widget(self) -> Any:
         import ipywidgets as w
 
-        return w.SelectionSlider(options=_shown(self.options), value=self.value, **_look(self.label, self.help))
+        texts = [f"{option:g}" if isinstance(option, float) else str(option) for option in self.options]
+        options = [(f"{text} {self.unit}".rstrip(), option) for text, option in zip(texts, self.options, strict=True)]
+        return w.SelectionSlider(options=options, value=self.value, **_look(self.label, self.help))
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,6 @@ class Text:
 
 
 Control = Slider | Steps | Choice | Text
-
-
-def _shown(options: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(f"{o:g}" if isinstance(o, float) else str(o), o) for o in options]
 
 
 def _look(label: str, tooltip: str) -> dict[str, Any]:

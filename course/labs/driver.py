@@ -44,11 +44,13 @@ class Driver:
             self._wanted = self._posted
             self._changed.notify_all()
 
-    def stop(self) -> None:
-        """End what runs, and start nothing until the next post."""
+    def stop(self) -> bool:
+        """End what runs, and start nothing until the next post; whether there was anything to end."""
         with self._changed:
+            busy = self._wanted != 0 and not self._dealt_with("measure")
             self._wanted = 0
             self._changed.notify_all()
+            return busy
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until the newest values are predicted and run; whether that came about in time."""

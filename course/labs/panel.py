@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class Panel:
         self._run = w.Button(description="Run", button_style="primary", tooltip="run the ranks again with these values")
         self._stop = w.Button(description="Stop", tooltip="end the run")
         self._run.on_click(lambda _: self._post())
-        self._stop.on_click(lambda _: lab.driver.stop())
+        self._stop.on_click(lambda _: lab.stop())
         self._status = w.HTML()
         self._table = w.HTML()
         half = -(-len(self._controls) // 2)
@@ -41,6 +42,11 @@ class Panel:
 
     def _post(self) -> None:
         self._lab.post({name: widget.value for name, widget in self._controls.items()})
+
+    def grey(self, names: Collection[str]) -> None:
+        """Grey these controls, and no others. Any thread."""
+        for name, widget in self._controls.items():
+            widget.disabled = name in names
 
     def say(self, text: str, alert: bool = False, running: bool = False) -> None:
         """The line beside the buttons. Any thread."""

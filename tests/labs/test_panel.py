@@ -1,12 +1,18 @@
 """A lab with somebody before it: a moved slider is posted, refused or run, and its widget says so."""
 
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from course import labs
-from course.labs import lab_data_parallel, pool
+from course.labs import driver, lab_data_parallel, pool
+from course.labs.base import Lab
+from course.labs.controls import Control, Slider, Steps
+from course.labs.driver import Cancelled
+from course.labs.go import Go
 from course.predict import predict
 
 
@@ -40,6 +46,82 @@ def test_an_impossible_value_is_refused_beside_the_sliders_and_nothing_runs() ->
     controls(lab)["ranks"].value = 3
     assert "Not possible: recursive doubling pairs" in lab.panel._status.value
     assert lab.timeline.blocks[0].ranks == 4  # the last possible picture stays
+
+
+class Bench(Lab):
+    """No pictures; 3 is impossible, and beside 2 the other slider makes no difference. A run lasts until it is cancelled."""
+
+    title = "Bench"
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        super().__init__()
+
+    def controls(self) -> dict[str, Control]:
+        return {"n": Slider("n", 1, 3, 1), "link": Steps("message", (0.0, 0.5), 0.5, unit="slots")}
+
+    def make_views(self) -> list[Any]:
+        return []
+
+    def refuse(self, v: SimpleNamespace) -> str | None:
+        return "three is too many" if v.n == 3 else None
+
+    def unused(self, v: SimpleNamespace) -> tuple[str, ...]:
+        return ("link",) if v.n == 2 else ()
+
+    def predict(self, v: SimpleNamespace) -> None:
+        pass
+
+    def measure(self, go: Go, v: SimpleNamespace) -> str:
+        self.started.set()
+        while not go.cancelled():
+            self.started.wait(0.001)
+        raise Cancelled
+
+
+def test_a_possible_value_clears_the_refusal_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the ranks start: here they rest for ten minutes first."""
+    monkeypatch.setattr(driver, "REST", 600.0)
+    lab = Bench()
+    assert lab.started.wait(20)
+    controls(lab)["n"].value = 3
+    assert "Not possible: three is too many" in lab.panel._status.value
+    controls(lab)["n"].value = 2
+    assert "The ranks start" in lab.panel._status.value
+    lab.stop()
+    assert lab.driver.settle(20)
+
+
+def test_the_run_that_a_refused_value_ends_does_not_hide_the_refusal() -> None:
+    lab = Bench()
+    assert lab.started.wait(20)
+    controls(lab)["n"].value = 3
+    assert lab.driver.settle(20)
+    assert "Not possible: three is too many" in lab.panel._status.value
+
+
+def test_stop_says_so_where_something_was_to_be_stopped() -> None:
+    lab = Bench()
+    assert lab.started.wait(20)
+    lab.panel._stop.click()
+    assert lab.driver.settle(20)
+    assert "Stopped." in lab.panel._status.value
+    controls(lab)["n"].value = 3
+    lab.panel._stop.click()
+    assert "Not possible" in lab.panel._status.value
+
+
+def test_a_setting_without_effect_is_greyed_and_left_out_of_the_caption() -> None:
+    lab = Bench()
+    assert lab.settings() == "n 1, message 0.5 slots"
+    assert not controls(lab)["link"].disabled
+    controls(lab)["n"].value = 2
+    assert controls(lab)["link"].disabled
+    assert lab.settings() == "n 2"
+    controls(lab)["n"].value = 1
+    assert not controls(lab)["link"].disabled
+    lab.stop()
+    assert lab.driver.settle(20)
 
 
 def test_a_failing_run_is_told_beside_the_sliders() -> None:
@@ -76,6 +158,4 @@ def test_a_prediction_whose_run_fails_says_so_and_can_be_run_again() -> None:
 
 
 def threads(name: str) -> list[Any]:
-    import threading
-
     return [t for t in threading.enumerate() if t.name == name]
