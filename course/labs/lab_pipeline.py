@@ -12,6 +12,7 @@ from course.labs.picture import stacked, table_png
 from course.labs.work_pipeline import pipeline_step
 from course.views.canvas_view import CanvasView
 from course.views.curves import CurveView
+from course.views.labels import number
 from course.views.schedule_view import ScheduleView
 from course.views.timeline import TimelineView
 from minipar.hardware import PRESETS, Cluster, Link
@@ -49,7 +50,7 @@ class PipelineLab(Lab):
                 "chunks", 1, 4, 2, help="stages on every rank; interleaved takes any number, the others have their own"
             ),
             "costs": Text("stage costs", "1", "of each stage in turn, such as 1 1 1 2; those left out cost 1"),
-            "link": Steps("message takes", (0.0, 0.1, 0.25, 0.5, 1.0, 2.0), 0.0, "slots that a message from rank to rank takes"),
+            "link": Steps("message takes", (0.0, 0.1, 0.25, 0.5, 1.0, 2.0), 0.0, "from rank to rank", "slots"),
         }
 
     def make_views(self) -> list[CanvasView]:
@@ -72,8 +73,8 @@ class PipelineLab(Lab):
         self.held.clear()
         self._draw_held(schedule, expected)
         self.figures.predict("makespan", expected.makespan, "slots")
-        self.figures.predict("idle", expected.bubble, "share")
-        self.figures.predict("idle of the makespan", expected.makespan_bubble, "share")
+        for name, share in self._idle(expected):
+            self.figures.predict(name, share, "share")
         self.figures.predict("slowest rank works", max(map(expected.busy, range(schedule.ranks))), "slots")
         for rank in range(schedule.ranks):
             self.figures.predict(_held_by(rank), _whole(schedule, expected.peak_activations[rank]), "microbatches")
@@ -88,8 +89,8 @@ class PipelineLab(Lab):
         self.timeline.show(measured=actions)
         self._draw_held(schedule, actions)
         self.figures.find("makespan", actions.makespan, "slots", "paced")
-        self.figures.find("idle", actions.bubble, "share", "paced")
-        self.figures.find("idle of the makespan", actions.makespan_bubble, "share", "paced")
+        for name, share in self._idle(actions):
+            self.figures.find(name, share, "share", "paced")
         self.figures.find("slowest rank works", max(map(actions.busy, range(schedule.ranks))), "slots", "paced")
         for rank, (_, peak, _) in enumerate(out):
             self.figures.find(_held_by(rank), _whole(schedule, peak), "microbatches", "counted")
@@ -97,10 +98,9 @@ class PipelineLab(Lab):
         name = schedule.name if schedule.name in NAMES else f"{v.schedule}, edited"
         return f"Paced: {schedule.ranks} processes, a slot of {unit * 1000:.0f} ms; schedule: {name}."
 
-    def settings(self) -> str:
-        """Without the chunks, where the schedule has its own."""
-        shown = {name: c for name, c in self.controls().items() if name != "chunks" or self.values["schedule"] == "interleaved"}
-        return ", ".join(f"{control.label} {self.values[name]}" for name, control in shown.items())
+    def unused(self, v: Settings) -> tuple[str, ...]:
+        """The chunks, where the schedule has its own."""
+        return () if v.schedule == "interleaved" else ("chunks",)
 
     def png(self) -> bytes:
         """Without the editor: nobody can edit a picture, and the timeline shows the same."""
@@ -120,6 +120,13 @@ class PipelineLab(Lab):
         """A move was accepted: predict and run what the editor now holds."""
         if self.panel is not None:
             self.post(self.values)
+
+    def _idle(self, timeline: Timeline) -> list[tuple[str, float]]:
+        """The idle share of the ranks' own spans; that of the makespan as well, where the schedule makes it another number."""
+        expected = self.editor.timeline
+        if number(expected.bubble, "share") == number(expected.makespan_bubble, "share"):
+            return [("idle", timeline.bubble)]
+        return [("idle of own spans", timeline.bubble), ("idle of the makespan", timeline.makespan_bubble)]
 
     def _draw_held(self, schedule: Schedule, timeline: Timeline) -> None:
         shown = sorted({round(i * (schedule.ranks - 1) / max(CURVES - 1, 1)) for i in range(CURVES)})
@@ -180,10 +187,14 @@ def _held_by(rank: int) -> str:
 
 
 def held_over_time(timeline: Timeline, rank: int) -> tuple[list[float], list[float]]:
-    """Microbatch-chunks held by ``rank``, as a curve that keeps each value until the next one comes."""
+    """Microbatch-chunks held by ``rank``, as a curve that keeps each value until the next one comes.
+
+    One let go and one taken up at the same moment change nothing.
+    """
     x, y, before = [0.0], [0.0], 0
-    for time, held in timeline.live_activations(rank):
-        x += [time - timeline.start] * 2
-        y += [before, held]
-        before = held
+    for time, held in dict(timeline.live_activations(rank)).items():  # of one moment, what is held after all that happens in it
+        if held != before:
+            x += [time - timeline.start] * 2
+            y += [before, held]
+            before = held
     return x, y

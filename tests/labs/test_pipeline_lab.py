@@ -50,6 +50,23 @@ def test_a_moved_slot_stays_when_costs_change_and_goes_with_another_schedule() -
     assert lab.editor.schedule == build("1f1b", 2, 3)
 
 
+def test_idle_time_is_one_row_where_both_shares_are_one_number_and_two_where_they_differ() -> None:
+    def rows(schedule: str) -> list[str]:
+        lab = labs.pipeline(ranks=2, microbatches=3, schedule=schedule)
+        assert lab.figures.predicted.keys() == lab.figures.found.keys()
+        return [name for name in lab.figures.predicted if "idle" in name]
+
+    assert rows("1f1b") == ["idle"]
+    assert rows("zb-v") == ["idle of own spans", "idle of the makespan"]
+
+
+def test_a_rank_that_lets_go_and_takes_up_at_one_moment_holds_no_less_in_between() -> None:
+    """Rank 0 of 1F1B holds p from its warm-up until no forwards are left: B1 ends as F3 starts."""
+    x, y = lab_pipeline.held_over_time(build("1f1b", 2, 6).simulate(), 0)
+    assert x == sorted(x)
+    assert y == [0, 0, 1, 1, 2, 2, 1, 1, 0]  # two up, and down as the last two backwards end
+
+
 def test_stages_that_are_not_named_cost_one_and_a_chunk_its_share() -> None:
     predicted, _ = makespans(schedule="zb-v", costs=3)
     costs = [1.5, 0.5, 0.5, 0.5]
