@@ -19,7 +19,7 @@ from course.views.timeline_png import timeline_figure
 from minipar.pipeline_parallel import Schedule, ScheduleError
 from minipar.trace import COMPUTE, Span, Timeline
 
-HOW = "Drag a slot along its row, or press Enter on it, move it with the arrow keys and press Enter again."
+HOW = "Drag a slot along its row, or press Enter on it, move it with the arrow keys and press Enter again. Delete leaves it out."
 
 
 class ScheduleView(CanvasView):
@@ -58,24 +58,37 @@ class ScheduleView(CanvasView):
                 self.paint()
 
     def move(self, rank: int, slot: int, to: int) -> bool:
-        """Move an action along its rank's row, if that is legal; whether it was. What is said stands beneath the picture."""
+        """Move an action along its rank's row, if that is legal; whether it was. What is said stands above the slots."""
         with self._drawing:
-            action = self.schedule.rows[rank][slot]
+            name = self._name_of(rank, slot)
             changed = self.schedule.move(rank, slot, to)
-            try:
-                changed.validate()
-            except ScheduleError as error:
-                self._said, self._refused = f"{_name(action)} of rank {rank} stays: {error}", True
-                self.paint()
-                return False
+            legal = self._take(changed, f"{name} stays", f"moved {name} from slot {slot} to slot {to}")
+        if legal and self.changed is not None:
+            self.changed(changed)
+        return legal
+
+    def delete(self, rank: int, slot: int) -> bool:
+        """Leave an action out. No schedule can do without one of its actions: the refusal says what would be missing."""
+        with self._drawing:
+            name = self._name_of(rank, slot)
+            return self._take(self.schedule.delete(rank, slot), f"{name} stays", f"left out {name}")
+
+    def _take(self, changed: Schedule, refused: str, done: str) -> bool:
+        """Show ``changed`` and say ``done``, if it is legal; else say ``refused``, and why. The caller holds the lock."""
+        try:
+            changed.validate()
+        except ScheduleError as error:
+            self._said, self._refused = f"{refused}: {error}", True
+        else:
             self._undo.append(self.schedule)
             self.schedule = changed
             self._simulate()
-            self._said, self._refused = f"moved {_name(action)} of rank {rank} from slot {slot} to slot {to}", False
-            self.paint()
-        if self.changed is not None:
-            self.changed(changed)
-        return True
+            self._said, self._refused = done, False
+        self.paint()
+        return not self._refused
+
+    def _name_of(self, rank: int, slot: int) -> str:
+        return f"{_name(self.schedule.rows[rank][slot])} of rank {rank}"
 
     def undo(self) -> None:
         """Take back the last accepted move."""
@@ -90,17 +103,22 @@ class ScheduleView(CanvasView):
             self.changed(self.schedule)
 
     def _hear(self, _: Any, content: Any, buffers: Any) -> None:
-        """A message from the browser, perhaps in a thread beside the cell's: check it, and leave the work to the painter."""
-        rank, slot, to = (content.get(key) for key in ("rank", "slot", "to"))
+        """A message from the browser, perhaps in a thread beside the cell's: leave the work to the painter."""
+        rank, slot, to = where = [content.get(key) for key in ("rank", "slot", "to")]
         if content.get("undo"):
             painter.ask(self.undo)
-        elif all(isinstance(i, int) for i in (rank, slot, to)) and 0 <= rank < len(self.schedule.rows):
-            row = self.schedule.rows[rank]
-            if 0 <= slot < len(row) and 0 <= to < len(row) and slot != to:
-                painter.ask(partial(self._moved, rank, slot, to))
+        elif all(isinstance(i, int) for i in where):
+            painter.ask(partial(self._edit, rank, slot, to, bool(content.get("delete"))))
 
-    def _moved(self, rank: int, slot: int, to: int) -> None:
-        self.move(rank, slot, to)
+    def _edit(self, rank: int, slot: int, to: int, delete: bool) -> None:
+        """What the browser asked for, if the schedule that is here by now has such slots."""
+        with self._drawing:
+            rows = self.schedule.rows
+            known = 0 <= rank < len(rows) and all(0 <= i < len(rows[rank]) for i in (slot, to))
+        if known and delete:
+            self.delete(rank, slot)
+        elif known and slot != to:
+            self.move(rank, slot, to)
 
     def _simulate(self) -> None:
         self.timeline: Timeline = self.schedule.simulate(**self.costs)

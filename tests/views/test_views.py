@@ -171,6 +171,20 @@ def test_an_illegal_move_is_refused_with_the_rule_and_changes_nothing():
     assert "B0 comes before F0" in view._header["said"]
 
 
+def test_no_action_can_be_left_out_and_the_refusal_names_what_would_be_missing():
+    for schedule in (build("zb-v", ranks=2, microbatches=3), build("gpipe", ranks=2, microbatches=1)):
+        view = ScheduleView(schedule)
+        for rank, row in enumerate(schedule.rows):
+            for slot, action in enumerate(row):
+                view._hear(view, {"rank": rank, "slot": slot, "to": slot, "delete": True}, [])
+                painter.flush()
+                assert view.schedule is schedule
+                assert view._header["refused"]
+                name = f"{action.kind}{action.microbatch}"
+                assert view._header["said"].startswith(f"{name} of rank {rank} stays: rank {rank}")
+                assert name in view._header["said"].partition(": ")[2]
+
+
 def test_a_legal_move_is_told_to_whoever_runs_it_and_can_be_taken_back():
     told = []
     view = ScheduleView(build("1f1b", ranks=2, microbatches=3), changed=told.append)

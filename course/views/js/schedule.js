@@ -45,7 +45,7 @@ class ScheduleGrid {
     this.undo.disabled = !this.header.moves;
     this.said.textContent = this.header.said;
     this.said.classList.toggle("mp-refused", this.header.refused);
-    this.canvas.setAttribute("aria-label", `Schedule of ${this.header.rows.length} ranks. ${this.header.title}. Arrow keys choose a slot, Enter takes it up and puts it down, Escape lets it stay.`);
+    this.canvas.setAttribute("aria-label", `Schedule of ${this.header.rows.length} ranks. ${this.header.title}. Arrow keys choose a slot, Enter takes it up and puts it down, Escape lets it stay, Delete leaves it out.`);
     this.surface.invalidate();
   }
 
@@ -90,6 +90,7 @@ class ScheduleGrid {
     if (steps[event.key]) this.step(...steps[event.key]);
     else if (event.key === "Enter" || event.key === " ") this.takeOrPut();
     else if (event.key === "Escape") this.held = null;
+    else if (event.key === "Delete" || event.key === "Backspace") this.leaveOut();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -111,6 +112,12 @@ class ScheduleGrid {
   takeOrPut() {
     if (this.held) this.drop();
     else if (this.at) this.held = { ...this.at, to: this.at.slot };
+  }
+
+  leaveOut() {
+    if (!this.at || this.held) return;
+    this.asked = { ...this.at, to: this.at.slot };
+    this.model.send({ ...this.asked, delete: true });
   }
 
   speak() {
