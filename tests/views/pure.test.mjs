@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 const js = process.env.MINIPAR_JS;
 const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
-const { labelled } = await import(`${js}/curves-paint.js`);
+const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
 const { dropAt, slotAt, slotBox } = await import(`${js}/schedule-layout.js`);
@@ -29,6 +29,27 @@ test("an axis of whole numbers has no half ticks", () => {
   assert.deepEqual(labelled([0, 3], false, 8, "", true).map(([, text]) => text), ["0", "1", "2", "3"]);
   assert.deepEqual(labelled([0, 3], false, 6, "").map(([, text]) => text), ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"]);
   assert.deepEqual(labelled([3, 6.2], true, 5, "B").map(([, text]) => text), ["1 kB", "10 kB", "100 kB", "1 MB"]);
+});
+
+// All that is written on a canvas, in order.
+function written(paint) {
+  const words = [];
+  const ctx = new Proxy({ fillText: (text) => words.push(text), measureText: (text) => ({ width: 6 * text.length }) }, {
+    get: (own, name) => own[name] ?? (() => {}),
+    set: () => true,
+  });
+  paint(ctx);
+  return words;
+}
+
+test("both axes of a curve say what they show, once", () => {
+  const series = [{ label: "gpipe", x: [0, 4], y: [1, 2], count: 2, colour: "#000000", dash: [] }];
+  const theme = { ink: "#000000", soft: "#555555", line: "#cccccc", dark: false };
+  for (const title of ["activations held", ""]) {
+    const header = { title, x: "slots", y: "microbatches held" };
+    const words = written((ctx) => paintCurves(ctx, { header, series, theme, axes: new CurveAxes(header, series, 700, 200) }));
+    for (const name of ["slots", "microbatches held", title].filter(Boolean)) assert.equal(words.filter((w) => w === name).length, 1, name);
+  }
 });
 
 test("ticks are round, even, and inside the axis", () => {

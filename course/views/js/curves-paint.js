@@ -86,6 +86,16 @@ export function paintCurves(ctx, picture) {
   paintLegend(ctx, { ...picture, series: shown });
   if (!series.some((s) => s.count)) text(ctx, theme, "nothing yet", box.x + box.w / 2, box.y + box.h / 2, "center");
   text(ctx, theme, header.x, box.x + box.w / 2, box.y + box.h + 31, "center");
+  if (header.title) upright(ctx, theme, header.y, 12, box.y + box.h / 2); // without a title, the name of this axis stands there
+}
+
+// Words that run upwards, centred on (x, y).
+function upright(ctx, theme, words, x, y) {
+  ctx.save();
+  ctx.translate(x, y);
+  ctx.rotate(-Math.PI / 2);
+  text(ctx, theme, words, 0, 0, "center");
+  ctx.restore();
 }
 
 function text(ctx, theme, words, x, y, align, ink = theme.soft, size = 11) {

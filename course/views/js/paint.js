@@ -91,7 +91,8 @@ function paintRanks(ctx, { theme, scale }, block, place) {
   if (end > start) for (const strip of place.strips) ctx.fillRect(start, strip.y, end - start, strip.h);
 }
 
-// The rectangle of one span, on whole device pixels, at least one wide. A merged piece is as tall as it is busy.
+// The rectangle of one span, on whole device pixels, at least one wide; `wide`: how wide before that, the same for equal times.
+// A merged piece is as tall as it is busy.
 export function placeOf({ blocks, layout, scale, ratio }, b, i) {
   const { spans } = blocks[b];
   const at = i * COLUMNS;
@@ -99,9 +100,10 @@ export function placeOf({ blocks, layout, scale, ratio }, b, i) {
   const snap = (v) => Math.round(v * ratio) / ratio;
   const x = snap(scale.x(spans[at + START]));
   const w = Math.max(1 / ratio, snap(scale.x(spans[at + END])) - x);
+  const wide = scale.x(spans[at + END]) - scale.x(spans[at + START]);
   const full = spans[at + COUNT] > 1 ? Math.min(1, spans[at + BUSY] / Math.max(spans[at + END] - spans[at + START], 1e-30)) : 1;
   const h = Math.max(1, snap(strip.h * full));
-  return { x, y: strip.y + strip.h - h, w, h };
+  return { x, y: strip.y + strip.h - h, w, h, wide };
 }
 
 function paintSpans(ctx, picture, block, place) {
@@ -141,7 +143,7 @@ function paintKind(ctx, picture, block, kind, items) {
   }
   for (const [i, box] of items) {
     if (block.spans[i * COLUMNS + CRITICAL]) outline(ctx, picture.theme, box);
-    if (box.w > 14 && box.h >= 9) paintText(ctx, picture, block, kind, i, box);
+    if (box.wide > 14 && box.h >= 9) paintText(ctx, picture, block, kind, i, box);
   }
 }
 
@@ -151,7 +153,8 @@ function paintText(ctx, picture, block, kind, i, box) {
   const text = block.spans[i * COLUMNS + COUNT] > 1 ? "" : spanText(block, i);
   ctx.font = `${h > 14 ? 11 : 9}px ${FONT}`;
   const width = ctx.measureText(text).width;
-  if (!text || width > w - 3) return;
+  const fits = ctx.measureText(text.replace(/^I/, "F")).width <= box.wide - (box.w - w) - 3; // the thin letter has no privilege
+  if (!text || !fits) return;
   const middle = x + w / 2;
   if (kind.hatch) { // a plate under the text, so that lines do not cross letters
     ctx.fillStyle = kind.fill;
