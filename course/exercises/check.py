@@ -49,7 +49,7 @@ def _with_ranks(n: int, exercise: Exercise, answer: Any, same: list[Case], tried
 
     with Ranks(n, device="cpu") as pool:
         for case in same:
-            where = f"tried on {case.ranks} rank{'s' * (case.ranks > 1)}, seed {case.seed}" + _setting(case)
+            where = _here(case)
             try:
                 seen = _try(pool, exercise, answer, case)
             except Trouble as error:
@@ -82,10 +82,14 @@ def observe(trial: Callable[[Any, Case], Any], answer: Any, case: Case) -> tuple
     return value, max(peaks)
 
 
-def _setting(case: Case) -> str:
-    return "" if case.setting is None else f", {case.setting}"
+def _here(case: Case) -> str:
+    """Where a complaint arose. One process is not worth a word: the setting then says how many ranks the answer is about."""
+    settings = [f"on {case.ranks} ranks"] if case.ranks > 1 else []
+    settings += [str(case.setting)] if case.setting is not None else []
+    return f"tried {', '.join([*settings, f'seed {case.seed}'])}"
 
 
 def _where(exercise: Exercise) -> str:
-    ranks = " and ".join(str(n) for n in dict.fromkeys(case.ranks for case in exercise.cases))
-    return f"tried on {ranks} ranks, {len(exercise.cases)} cases"
+    ranks = list(dict.fromkeys(case.ranks for case in exercise.cases))
+    on = f" on {' and '.join(map(str, ranks))} ranks" if ranks != [1] else ""
+    return f"tried{on}, {len(exercise.cases)} cases"
