@@ -84,12 +84,12 @@ def observe(trial: Callable[[Any, Case], Any], answer: Any, case: Case) -> tuple
 
 def _here(case: Case) -> str:
     """Where a complaint arose. One process is not worth a word: the setting then says how many ranks the answer is about."""
-    settings = [f"on {case.ranks} ranks"] if case.ranks > 1 else []
-    settings += [str(case.setting)] if case.setting is not None else []
-    return f"tried {', '.join([*settings, f'seed {case.seed}'])}"
+    setting = [] if case.setting is None else [str(case.setting)]
+    ranks = f"on {case.ranks} ranks, " if case.ranks > 1 else "with "
+    return f"tried {ranks}{', '.join([*setting, f'seed {case.seed}'])}"
 
 
 def _where(exercise: Exercise) -> str:
     ranks = list(dict.fromkeys(case.ranks for case in exercise.cases))
-    on = f" on {' and '.join(map(str, ranks))} ranks" if ranks != [1] else ""
-    return f"tried{on}, {len(exercise.cases)} cases"
+    on = f"on {' and '.join(map(str, ranks))} ranks, " if ranks != [1] else "in "
+    return f"tried {on}{len(exercise.cases)} cases"

@@ -93,6 +93,13 @@ def test_a_later_case_catches_what_the_first_cannot() -> None:
     assert verdict.tried == "tried on 3 ranks, seed 0"
 
 
+def test_an_answer_tried_in_one_process_hears_of_the_pipeline_and_not_of_the_process() -> None:
+    verdict = check("gpipe-order", lambda rank, ranks, microbatches: ["F0"])
+    assert verdict.tried == "tried with a pipeline of 4 ranks, 8 microbatches, seed 0"
+    right = check("gpipe-order", exercises()["gpipe-order"].reference)
+    assert right.tried == f"tried in {len(exercises()['gpipe-order'].cases)} cases"
+
+
 def test_a_verdict_reads_as_text_and_as_html() -> None:
     verdict = replace(check("sum-across-ranks", None), message="first\n  <line 2>")
     assert repr(verdict) == "Not yet: first\n  <line 2>"
