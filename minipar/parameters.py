@@ -22,6 +22,7 @@ class Spec:
 
     shards: dict[str, tuple[int, Sequence[int] | None]] = field(default_factory=dict)  # axis -> (dim, sizes by rank or None: equal)
     sum_over: tuple[str, ...] = ("dp", "cp")  # axes on which each rank's gradient is only its part of the sum
+    order: dict[str, Sequence[int]] = field(default_factory=dict)  # axis -> see ``reorder``
     copies: int = 1  # pipeline stages that hold this parameter (2 for an embedding tied to the head)
 
 
@@ -37,6 +38,11 @@ def shard(param: Tensor, axis: str, dim: int, sizes: Sequence[int] | None = None
     spec(param).shards[axis] = (dim, sizes)
 
 
+def reorder(param: Tensor, axis: str, order: Sequence[int]) -> None:
+    """Note that the pieces over ``axis``, laid end to end, are these places of the full tensor, some of them more than once."""
+    spec(param).order[axis] = order
+
+
 def sum_over(param: Tensor, axes: tuple[str, ...]) -> None:
     """Note over which axes the gradient of ``param`` must be summed."""
     spec(param).sum_over = axes
@@ -47,6 +53,9 @@ def full_tensor(x: Tensor, param: Tensor, mesh: Mesh) -> Tensor:
     x = x.detach()
     for name, (dim, sizes) in reversed(spec(param).shards.items()):
         x = _gather(x, mesh[name], dim, sizes)
+        order = spec(param).order.get(name)
+        if order is not None:
+            x = x.index_select(dim, torch.tensor([order.index(i) for i in range(max(order) + 1)], device=x.device))
     return x
 
 
@@ -59,7 +68,12 @@ def _gather(x: Tensor, axis: Axis, dim: int, sizes: Sequence[int] | None) -> Ten
 
 
 def place(param: Tensor, mesh: Mesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where this rank's piece of ``param`` lies in the full tensor: the offset of its first element, and the full shape."""
+    """Where this rank's piece of ``param`` lies in the full tensor: the offset of its first element, and the full shape.
+
+    Raises ValueError where it is no one piece: its rows lie in another order.
+    """
+    if spec(param).order:
+        raise ValueError("experts that were moved are no one piece of the whole: move them home first, by relocate to in_order")
     offset, shape = [0] * param.dim(), list(param.shape)
     for name, (dim, sizes) in reversed(spec(param).shards.items()):
         axis = mesh[name]
@@ -88,12 +102,23 @@ def grad_norm(params: Iterable[nn.Parameter], mesh: Mesh, order: float = 2.0) ->
     if order == float("inf"):
         parts = [p.grad.detach().abs().max() for p in held if p.grad is not None and p.numel()]
     else:
-        parts = [p.grad.detach().double().pow(2).sum() / replicas(p, mesh) for p in held if p.grad is not None]
+        parts = [_square(p.grad, p, mesh) for p in held if p.grad is not None]
     device = held[0].device if held else "cpu"
     total = torch.stack([part.double() for part in parts]) if parts else torch.zeros(1, dtype=torch.float64, device=device)
     if order == float("inf"):
         return comm.all_reduce(total.max(), mesh.world, "max")
     return comm.all_reduce(total.sum(), mesh.world).sqrt()
+
+
+def _square(grad: Tensor, param: Tensor, mesh: Mesh) -> Tensor:
+    """This rank's share of the squared norm: every element of the full gradient counts once, however many ranks hold it."""
+    squares = grad.detach().double().pow(2)
+    for name, order in spec(param).order.items():
+        dim, sizes = spec(param).shards[name]
+        first = sum(sizes[: mesh[name].rank]) if sizes else mesh[name].rank * grad.shape[dim]
+        held = [order.count(i) for i in order[first : first + grad.shape[dim]]]
+        squares = squares.movedim(dim, -1) / torch.tensor(held, device=grad.device)
+    return squares.sum() / replicas(param, mesh)
 
 
 def sync_gradients(params: Iterable[nn.Parameter], mesh: Mesh) -> None:

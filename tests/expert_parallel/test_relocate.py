@@ -10,6 +10,7 @@ from minipar.expert_parallel import MoE, moe_layers, parallelize
 from minipar.expert_parallel.placement import Placement, in_order
 from minipar.expert_parallel.relocate import relocate
 from minipar.expert_parallel.skewed import BY_LOAD, IN_ORDER, REPLICAS, Setting, start, train
+from minipar.parameters import full_tensor, grad_norm, place
 
 SMALL = Setting(experts=4, width=8, ffn=8, rows=8, seq=8, moved=2)
 
@@ -22,6 +23,51 @@ def learnt(placement: str, n: int) -> tuple[list[float], list[tuple], list[tuple
     steps = list(train(setting, mesh, 6, model))
     held = moe_layers(model)[0].placement or in_order(4, n)
     return [s.loss for s in steps], [s.loads[0].counts for s in steps], [s.rows for s in steps], list(held.slots)
+
+
+def whole(placement: str, n: int) -> tuple[list[float], dict[str, torch.Tensor], str]:
+    """After six steps: the norms of the last gradient, all parameters whole, and what a checkpoint is told of the experts."""
+    mesh = Mesh(dp=n, ep=n)
+    setting = replace(SMALL, placement=placement)
+    model = start(setting, mesh).double()
+    list(train(setting, mesh, 6, model))
+    params = dict(model.named_parameters())
+    try:
+        told = str([place(p, mesh) for p in params.values()][-1])
+    except ValueError as error:
+        told = str(error)
+    norms = [grad_norm(params.values(), mesh, order).item() for order in (2.0, float("inf"))]
+    return norms, {name: full_tensor(p, p, mesh) for name, p in params.items()}, told
+
+
+@pytest.mark.parametrize("placement", [BY_LOAD, REPLICAS])
+def test_what_is_put_together_from_moved_experts_is_the_same_whole(ranks, placement):
+    """Parameters, and both norms of the gradient: a replica counts once, not once a copy. A checkpoint refuses them."""
+    (norms, params, told), *_ = ranks(2).run(whole, IN_ORDER, 2)
+    assert "moved" not in told
+    for moved_norms, moved_params, moved_told in ranks(2).run(whole, placement, 2):
+        assert moved_norms == pytest.approx(norms, rel=1e-10)
+        assert moved_params.keys() == params.keys()
+        for name, param in params.items():
+            torch.testing.assert_close(moved_params[name], param, rtol=1e-9, atol=1e-12)
+        assert "move them home first" in moved_told
+
+
+def home_again() -> tuple[list[torch.Tensor], list[torch.Tensor], bool]:
+    """The experts before and after they were moved to other ranks, with replicas, and back."""
+    mesh = Mesh(dp=2, ep=2)
+    model = start(SMALL, mesh)
+    optimizer, layer = torch.optim.Adam(model.parameters()), moe_layers(model)[0]
+    before = [p.detach().clone() for p in layer.experts.parameters()]
+    for placement in (Placement((3, 2, 0, 1, 0, 2), 2), in_order(4, 2)):
+        relocate(layer, placement, optimizer)
+    return before, list(layer.experts.parameters()), bool([place(p, mesh) for p in layer.experts.parameters()])
+
+
+def test_experts_that_came_home_are_what_they_were_and_can_be_saved(ranks):
+    for before, after, can_be_saved in ranks(2).run(home_again):
+        assert all(map(torch.equal, before, after))
+        assert can_be_saved
 
 
 @pytest.mark.parametrize("placement", [BY_LOAD, REPLICAS])
