@@ -68,7 +68,7 @@ class MaskView(CanvasView):
     def table(self) -> Table:
         total = sum(self.work) or 1
         rows = [(f"rank {rank}", f"{pairs:,}", f"{pairs / total:.1%}", self.notes[rank]) for rank, pairs in enumerate(self.work)]
-        return Table.of(("", "query-key pairs (predicted)", "share", ""), rows, "who computes what")
+        return Table.of(("", "query-key pairs (predicted)", "share (predicted)", ""), rows, "who computes what")
 
     def is_empty(self) -> bool:
         return not self.work

@@ -157,7 +157,7 @@ class ScheduleView(CanvasView):
             idle = number(self.timeline.breakdown(rank).idle / end if end else 0.0, "share")
             rows.append((f"rank {rank}", " ".join(map(_name, row)), str(peak[rank]), idle))
         caption = f"{self.schedule.name}: {', '.join(self._figures())} (predicted)"
-        return Table.of(("rank", "actions", "most held", "idle"), rows, caption)
+        return Table.of(("rank", "actions", "most held, in microbatch-chunks", "idle"), rows, caption)
 
 
 def _name(action: Any) -> str:

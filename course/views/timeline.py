@@ -114,7 +114,7 @@ class TimelineView(CanvasView):
     def table(self) -> Table:
         """Per rank: work, communication that was not hidden, idle time, bytes sent, for each timeline shown."""
         rows = [row for t in (self.predicted, self.measured) if t is not None for row in _rows(t, self.unit)]
-        heads = ("rank", "source", "work", "communication", "idle", "idle share", "bytes sent (counted)")
+        heads = ("rank", "source", "work", "communication", "idle", "idle share", "bytes sent")
         return Table.of(heads, rows, self._caption())
 
     def _caption(self) -> str:
@@ -135,5 +135,6 @@ def _rows(timeline: Timeline, unit: str) -> list[tuple[str, ...]]:
         sent = sum(s.nbytes for s in timeline.of(rank, COMM))
         times = [number(t, unit) for t in (part.work, part.communication, part.idle)]
         share = number(part.idle / part.wall if part.wall else 0.0, "share")
-        rows.append((f"rank {rank}", timeline.source, *times, share, number(sent, "B")))
+        exact = timeline.source if timeline.source == "predicted" else "counted"  # no clock is needed for bytes
+        rows.append((f"rank {rank}", timeline.source, *times, share, number(sent, "B", exact)))
     return rows

@@ -90,6 +90,11 @@ def test_the_table_accounts_for_the_whole_time_and_all_bytes():
         assert part in row
 
 
+def test_bytes_are_counted_where_they_were_sent_and_predicted_where_they_would_be():
+    for source, word in (("predicted", "predicted"), ("measured", "counted"), ("paced", "counted")):
+        assert f"1 kB ({word})" in str(TimelineView(timeline(source)).table())
+
+
 def test_many_spans_are_sent_merged_and_all_counted():
     spans = [Span(0, COMPUTE, "F", i / 1000, i / 1000 + 0.0005, microbatch=i) for i in range(60_000)]
     view = TimelineView(measured=Timeline(spans, 1, "measured"))
