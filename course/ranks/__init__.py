@@ -14,7 +14,8 @@ How the files fit together::
     turns.py     how long a rank had the chance to react
     errors.py    what the learner reads               between the two
     magic.py     %%ranks                              zygote.py    the fork server: torch imported, no CUDA
-    strays.py    records, and the clean-up            slots.py     what each rank does now, in shared memory
+    strays.py    records, and the clean-up            uncompiled.py  optimizers that load no compiler
+                                                      slots.py     what each rank does now, in shared memory
                                                       wire.py      frames and pickles
 """
 

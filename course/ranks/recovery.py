@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 START_LIMIT = 60.0  # seconds for ranks to join, on a machine that is busy with other things
 SETTLE = 0.15  # seconds in which the first cause may still come after its consequence
-MEET_LIMIT = 3.0  # seconds for the other ranks to come to the call in which one failed: what they call there tells why
+MEET_LIMIT = 1.5  # seconds for the other ranks to come to the call in which one failed: what they call there tells why
 DEATH_LIMIT = 10.0  # seconds until a rank that ends is known to be dead
 ANSWER_LIMIT = 2.0  # seconds for the guard threads to answer; only one that cannot run takes so long
 BLOCKED_LIMIT = 0.3  # seconds a rank may still wait in a communication call after it was interrupted

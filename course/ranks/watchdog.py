@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.5  # seconds in one call before anybody is asked
 REPEAT = 0.3  # seconds between two looks that must agree
-MEET_LIMIT = 3.0  # seconds for ranks that still work to come to the call, so that all is told at once
+MEET_LIMIT = 1.5  # seconds for ranks that still work to come to the call, so that all is told at once
 
 
 class Scene(NamedTuple):

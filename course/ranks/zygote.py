@@ -35,7 +35,9 @@ PRELOAD = (
     "minipar.hardware",
     "course.ranks.inside",
     "course.ranks.cells",
+    "course.ranks.uncompiled",
 )
+INSTALLED = ("course.ranks.hooks", "course.ranks.uncompiled")  # hooks before minipar.comm takes its own references
 FDS_OF_A_RANK = 4  # messages, guard, standard output, standard error
 
 
@@ -67,8 +69,8 @@ class Zygote:
         for name in PRELOAD:
             if importlib.util.find_spec(name.partition(".")[0]) and _exists(name):
                 module = importlib.import_module(name)
-                if name == "course.ranks.hooks":
-                    module.install()  # before minipar.comm takes its own references
+                if name in INSTALLED:
+                    module.install()
         signal.setitimer(signal.ITIMER_REAL, 0)
         gc.collect()
         gc.freeze()  # what is here now is never collected in a rank, so its memory stays shared
