@@ -157,8 +157,10 @@ def build(
     """
     if microbatches < 1:
         raise ValueError(f"microbatches={microbatches}: a step is at least one microbatch")
-    tensor_parallel.parallelize(model, mesh["tp"], sequence_parallel and mesh.sizes["tp"] > 1)
-    expert_parallel.parallelize(model, mesh, sequence_parallel and mesh.sizes["tp"] > 1)
+    by_sequence = sequence_parallel and mesh.sizes["tp"] > 1
+    if mesh.sizes["tp"] > 1:  # alone, torch's own layers do the same with less to do
+        tensor_parallel.parallelize(model, mesh["tp"], by_sequence)
+    expert_parallel.parallelize(model, mesh, by_sequence)
     context_parallel.parallelize(model, mesh["cp"], context)
     for layer in expert_parallel.moe_layers(model):
         layer.auxiliary_scale = 1 / microbatches

@@ -36,8 +36,9 @@ def close(
         if tied:
             _together(job, where, tied, holders, ends, spans)
     loss = loss_sum(job)
-    for members in _lines(job, loss.axis) if loss else []:
-        _together(job, where, loss, members, ends, spans)
+    if loss:
+        for members in _lines(job, loss.axis):
+            _together(job, where, loss, members, ends, spans)
 
 
 def _bucket(

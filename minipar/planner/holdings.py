@@ -42,12 +42,10 @@ def _norm(local: Local) -> list[Held]:
 def _attention(local: Local) -> list[Held]:
     w, q, kv = local.job.config.width, local.q_width, local.kv_rows
     keys = local.job.joint("dp", "cp", "tp") if local.whole_keys else _whole(local)
-    return [
-        *_norm(local),
-        Held(q * w, _whole(local)), Held(q, _whole(local), False),
-        Held(w * q, _whole(local)), Held(w, _between(local), False),
-        *[Held(kv * w, keys), Held(kv, keys, False)] * 2,
-    ]  # fmt: skip
+    queries = [Held(q * w, _whole(local)), Held(q, _whole(local), False)]
+    out = [Held(w * q, _whole(local)), Held(w, _between(local), False)]
+    shared = [Held(kv * w, keys), Held(kv, keys, False)] * 2
+    return [*_norm(local), *queries, *(shared + out if local.job.tp == 1 else out + shared)]
 
 
 def _mlp(local: Local) -> list[Held]:

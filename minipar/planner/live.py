@@ -72,9 +72,12 @@ def deferred_bytes(job: Job, place: Place, stage: int, rows: int) -> float:
     """What a stage keeps after a split backward's first half: inputs and output gradients of the products that are put off."""
     c, local, z = job.config, Local(job, place), job.number_bytes
     tokens = rows * c.seq / job.cp
-    blocks = sum(0 < layer <= c.layers for layer in stage_layers(job, place)[stage])
-    widths = local.q_width + c.width + (0 if c.experts else local.ffn + c.width)
-    return blocks * tokens * widths * z
+    layers = stage_layers(job, place)[stage]
+    widths = local.q_width + c.width + (c.width + c.experts if c.experts else local.ffn + c.width)
+    if job.tp == 1:  # those of tensor-parallel columns are not put off
+        widths += c.width + local.q_width + 2 * local.kv_width + (0 if c.experts else c.width + local.ffn)
+    head = c.width + local.vocab if job.tp == 1 and c.layers + 1 in layers else 0
+    return (sum(0 < layer <= c.layers for layer in layers) * widths + head) * tokens * z
 
 
 @lru_cache(maxsize=4096)
@@ -92,9 +95,11 @@ def layer_bytes(job: Job, place: Place, layer: int, rows: int) -> float:
     outside = tokens / (job.tp if job.splits_sequence else 1)  # tokens that this rank holds between the matrices
     wide = max(z, 4)
     if layer == 0:
-        return tokens * (8 + 1)  # which row of the table, and whether it is here
+        return tokens * (8 + 1) if job.tp > 1 else 0.0  # which row of the table, and whether it is here
     norm = outside * (c.width * z + STATISTICS * wide) + tokens * c.width * z  # its input, its numbers, its output joined over tp
     if layer == c.layers + 1:
+        if job.tp == 1:
+            return norm + tokens * c.vocab * z  # logarithms of the probabilities
         return norm + tokens * (2 * local.vocab * wide + 8 + 2 * wide)  # scores and their exponentials, the targets' rows, sums
     return 2 * norm + _attention(local, tokens) + (_experts(local, tokens) if c.experts else 2 * tokens * local.ffn * z)
 

@@ -97,8 +97,10 @@ class Recipe:
         return self._real([*enter, *(self._product(width) for width in widths)])
 
     def _columns_back(self, widths: list[int]) -> Ops:
-        """The input's gradient, which then travels while those of the weights are computed."""
+        """The input's gradient, which then travels while those of the weights are computed; alone, they can be put off."""
         products = [self._product(width) for width in widths]
+        if not self.tp:
+            return [*products, *(self._product(width, "later") for width in widths)]
         name = "reduce_scatter" if self.job.splits_sequence else "all_reduce"
         return self._real([*products, Op(name, self.stream, self.tp, "columns"), *products, Op("wait", key="columns")])
 
@@ -217,7 +219,7 @@ class Recipe:
         travel, router = self._travel(copies), 2.0 * own * self.config.width * self.config.experts
         return self._real([
             Op("all_to_all", travel, ep), self._experts(copies, 12.0), Op("all_to_all", travel, ep),
-            Op("all_reduce", copies * self.z, inside), Op("product", router), Op("product", router),
+            Op("all_reduce", copies * self.z, inside), Op("product", router), Op("later", router),
             Op("all_reduce", self.stream, inside), Op("all_reduce", self.stream, split),
         ])  # fmt: skip
 

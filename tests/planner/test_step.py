@@ -16,7 +16,7 @@ from minipar.hardware import Cluster, Device, Link
 from minipar.planner import Job, live_memory, predict_step, rank_splits
 from minipar.planner.holdings import rank_params
 from minipar.planner.traffic import bytes_by_axis, bytes_by_link, rank_bytes
-from minipar.trace import COMM, Span
+from minipar.trace import COMM, COMPUTE, Span
 from tests.planner.on_ranks import steps
 
 CONFIG = GPTConfig(layers=4, width=32, heads=4, seq=32)
@@ -115,6 +115,15 @@ def test_step_time_is_within_five_percent_of_paced_ranks(name: str, run) -> None
     found = run(name)
     took = max(own.seconds for own in found)
     assert predict_step(job, hardware).seconds == pytest.approx(took, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "small buckets" in name])
+def test_gradients_set_out_while_their_rank_still_computes(name: str, run) -> None:
+    job, hardware = LAYOUTS[name]
+    for rank, own in enumerate(run(name)):
+        for spans in (own.spans, predict_step(job, hardware).timeline.of(rank)):
+            sums = [s.start for s in spans if s.name == "all_reduce" and s.axis == "dp"]
+            assert min(sums) < max(s.end for s in spans if s.lane == COMPUTE) < max(sums)
 
 
 def calls(spans: list[Span]) -> Counter[tuple[str, str]]:
