@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from course.labs.driver import LOOK, Cancelled
 from course.labs.pool import borrowed, paced
-from course.labs.slow_motion import Restored, restored
+from course.labs.slow_motion import Keep, Restored, restored
 from minipar.hardware import Cluster
 from minipar.trace import Span, Timeline
 
@@ -16,12 +16,12 @@ def _all_but_barriers(span: Span) -> bool:
     return span.name != "barrier"
 
 
-def _in_its_time(view: Any, factor: float, hardware: Cluster | None) -> Any:
-    return Restored(view, factor, _all_but_barriers, hardware) if hasattr(view, "begin") else view
+def _in_its_time(view: Any, factor: float, keep: Keep, hardware: Cluster | None) -> Any:
+    return Restored(view, factor, keep, hardware) if hasattr(view, "begin") else view
 
 
 class Outcome(NamedTuple):
-    """How a run went. ``timeline`` has no barriers, and is in the time of the modelled hardware."""
+    """How a run went. ``timeline`` is in the time of the modelled hardware."""
 
     run: Any  # the finished ``course.ranks.Run``
     timeline: Timeline
@@ -46,6 +46,7 @@ class Go:
         *args: Any,
         hardware: Cluster | None = None,
         factor: float = 1.0,
+        keep: Keep = _all_but_barriers,
         live: Sequence[Any] = (),
         watch: Callable[[Any], None] | None = None,
         timeout: float = 120.0,
@@ -53,6 +54,7 @@ class Go:
         """The same, where going wrong may be the point.
 
         ``hardware`` paces the ranks; slowed down by ``factor``, its times are brought back to the modelled hardware's own.
+        ``keep`` says which spans count, in the timeline and in the ``live`` views that follow the run.
         ``watch`` is called with the ranks again and again while they run. Raises ``Cancelled`` when newer values are there.
         """
         from course.live import live as follow
@@ -61,7 +63,7 @@ class Go:
             if self.cancelled():
                 raise Cancelled
             run = ranks.start(paced(hardware, function), *args, timeout=timeout)
-            following = follow(run, *(_in_its_time(view, factor, hardware) for view in live)) if live else None
+            following = follow(run, *(_in_its_time(view, factor, keep, hardware) for view in live)) if live else None
             while not run.wait(LOOK):
                 if watch is not None:
                     watch(ranks)
@@ -70,4 +72,4 @@ class Go:
                     raise Cancelled
         if following is not None:
             following.wait(30.0)
-        return Outcome(run, restored(run.timeline, factor, _all_but_barriers, hardware), run.error)
+        return Outcome(run, restored(run.timeline, factor, keep, hardware), run.error)

@@ -19,7 +19,7 @@ from minipar.hardware import PRESETS, Cluster, Link
 from minipar.pipeline_parallel import NAMES, Schedule, build
 from minipar.pipeline_parallel.run import actions_of
 from minipar.pipeline_parallel.simulate import Cost
-from minipar.trace import Span, Timeline
+from minipar.trace import COMPUTE, Span, Timeline
 
 SHOWN = 1.5  # seconds that a run lasts on the learner's clock, if its slots are then
 SLOT = (0.012, 0.05)  # no shorter than a process can wait for with some precision, no longer than a learner wants to
@@ -83,7 +83,7 @@ class PipelineLab(Lab):
     def measure(self, go: Go, v: Settings) -> str:
         schedule = self._schedule(v)
         unit = min(max(SHOWN / self.editor.timeline.makespan, SLOT[0]), SLOT[1])
-        options = {"hardware": INSTANT, "factor": unit, "live": [self.timeline], "timeout": 60.0}
+        options = {"hardware": INSTANT, "factor": unit, "live": [self.timeline], "keep": _is_action, "timeout": 60.0}
         _, out = go(schedule.ranks, pipeline_step, schedule, _pace(schedule, v, unit), **options)
         actions = in_slots(actions_of(out[0][0]), unit)
         self.timeline.show(measured=actions)
@@ -133,6 +133,11 @@ class PipelineLab(Lab):
         for rank in shown:
             x, y = held_over_time(timeline, rank)
             self.held.show(f"rank {rank}", x, [_whole(schedule, held) for held in y], timeline.source)
+
+
+def _is_action(span: Span) -> bool:
+    """What the prediction shows as well: messages take no lane of their own in either picture."""
+    return span.lane == COMPUTE
 
 
 def _build(v: Settings) -> Schedule:

@@ -135,7 +135,7 @@ class ScheduleView(CanvasView):
             "kinds": [kind.state() for kind in kinds],
             "makespan": self.timeline.makespan,
             "title": f"{' · '.join(self._figures())} (predicted)",
-            "held": [f"holds {held}" for held in self.timeline.peak_activations],
+            "held": [f"holds {held}" for held in self._held()],
             "said": self._said,
             "refused": self._refused,
             "moves": len(self._undo),
@@ -146,16 +146,21 @@ class ScheduleView(CanvasView):
         t = self.timeline
         return f"makespan {number(t.makespan, 'slots')}", idle_text(BUBBLE, t.bubble, t.makespan_bubble)
 
+    def _held(self) -> list[str]:
+        """The most that each rank holds, in microbatches: a chunk is a part of what a rank holds of one."""
+        chunk = self.schedule.ranks / self.schedule.stages
+        return [number(peak * chunk, "") for peak in self.timeline.peak_activations]
+
     def figure(self) -> Figure:
         return timeline_figure([Block.of(self.timeline)], "slots")
 
     def table(self) -> Table:
-        """Per rank: its actions in order, the most activations it holds, its idle time."""
-        peak, end = self.timeline.peak_activations, self.timeline.makespan
+        """Per rank: its actions in order, the most microbatches it holds, its idle time."""
+        held, end = self._held(), self.timeline.makespan
         rows = []
         for rank, row in enumerate(self.schedule.rows):
             idle = number(self.timeline.breakdown(rank).idle / end if end else 0.0, "share")
-            rows.append((f"rank {rank}", " ".join(map(_name, row)), str(peak[rank]), idle))
+            rows.append((f"rank {rank}", " ".join(map(_name, row)), held[rank], idle))
         caption = f"{self.schedule.name}: {', '.join(self._figures())} (predicted)"
         return Table.of(("rank", "actions", "most held, in microbatch-chunks", "idle"), rows, caption)
 

@@ -7,6 +7,7 @@ import pytest
 
 from course import labs
 from course.labs import lab_pipeline, pool
+from course.views.labels import number
 from minipar.pipeline_parallel import build
 
 
@@ -58,6 +59,20 @@ def test_idle_time_is_one_row_where_both_shares_are_one_number_and_two_where_the
 
     assert rows("1f1b") == ["idle"]
     assert rows("zb-v") == ["idle of own spans", "idle of the makespan"]
+
+
+def test_the_picture_of_a_running_pipeline_has_the_lanes_of_the_finished_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[Any] = []
+    monkeypatch.setattr(lab_pipeline.TimelineView, "feed", lambda self, events: fed.extend(events))
+    labs.pipeline(ranks=2, microbatches=3, schedule="1f1b")
+    spans = [span for event in fed if event.kind == "spans" for span in event.payload]
+    assert {span.name for span in spans} == {"F", "B"}
+
+
+def test_the_editor_and_the_curve_count_what_is_held_alike() -> None:
+    lab = lab_pipeline.PipelineLab(ranks=2, microbatches=4, schedule="interleaved", chunks=3)
+    held = [value for name, (value, _) in lab.figures.predicted.items() if name.startswith("most held")]
+    assert lab.editor._content()[0]["held"] == [f"holds {number(value, '')}" for value in held]
 
 
 def test_a_rank_that_lets_go_and_takes_up_at_one_moment_holds_no_less_in_between() -> None:
