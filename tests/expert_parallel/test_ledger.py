@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 
-from minipar import GPTConfig, Mesh
+from minipar import GPT, GPTConfig, Mesh, data
 from minipar.expert_parallel import MoE, MoEOptions
 from minipar.ledger import compare
 from minipar.parameters import sum_over
@@ -72,9 +72,22 @@ def test_every_router_and_drop_rule_equals_one_process(ranks, options):
     assert set(ranks(4).run(book, shape, {"dp": 4, "ep": 2})) == {"equal"}
 
 
+def tokens_by_expert(shape: dict, rows: int) -> list[int]:
+    """The copies of this rank's tokens for each expert, in one forward pass of four ranks."""
+    config = GPTConfig(**{**BASE, **shape})
+    layout = Layout(GPT(config).double(), Mesh(dp=4, ep=4))
+    layout.step(data.batch(0, rows, config.seq, ragged=True))
+    return layout.model.blocks[0].mlp.last.kept.tolist()
+
+
 def test_ranks_without_any_token_and_an_expert_without_any_take_part(ranks):
+    """Nor does an expert hold up the step that gets tokens from one rank, and none from the others."""
     shape = {"experts": 8, "top_k": 1, "moe": STRONG}
     assert set(ranks(4).run(book, shape, {"dp": 4, "ep": 4}, None, 2)) == {"equal"}
+    by_rank = ranks(4).run(tokens_by_expert, shape, 2)
+    assert [0] * 8 in by_rank  # a rank without tokens
+    senders = [sum(count > 0 for count in counts) for counts in zip(*by_rank, strict=True)]
+    assert {0, 1} <= set(senders)
 
 
 @pytest.mark.parametrize("ep", [1, 2, 4])

@@ -10,7 +10,7 @@ from course.views import CurveView, ExpertsView, RankStates, ScheduleView, Timel
 from course.views.labels import tick_texts
 from course.views.masks import MaskView
 from course.views.spans import COLUMNS, COUNT
-from minipar.pipeline_parallel import build
+from minipar.pipeline_parallel import NAMES, build
 from minipar.trace import COMM, COMPUTE, Span, Timeline
 
 
@@ -199,6 +199,17 @@ def test_a_legal_move_is_told_to_whoever_runs_it_and_can_be_taken_back():
     view.undo()
     assert view.schedule.rows == rows
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_drawn_is_the_table_that_runs_also_after_a_move(name):
+    view = ScheduleView(build(name, ranks=3, microbatches=4))
+    for moved in (False, True):
+        assert not moved or any(view.move(2, slot, to) for slot in range(1, 6) for to in range(slot))
+        rows = [[(f"{a.kind}{a.microbatch}", a.stage) for a in row] for row in view.schedule.rows]
+        drawn = [sorted(row, key=lambda slot: slot["start"]) for row in view._content()[0]["rows"]]
+        assert [[(slot["text"], slot["stage"]) for slot in row] for row in drawn] == rows
+        assert [row[1].split() for row in view.table().rows] == [[text for text, _ in row] for row in rows]
 
 
 @pytest.mark.parametrize(
