@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from minipar.checks import not_above_zero, not_number, not_whole, refuse
+
 
 @dataclass(frozen=True)
 class Device:
@@ -19,6 +21,10 @@ class Device:
     memory_bytes: float
     memory_bandwidth: float  # bytes per second
     efficiency: float = 0.5  # the share of peak_flops that large matrix products reach
+
+    def __post_init__(self) -> None:
+        numbers = ("peak_flops", "memory_bytes", "memory_bandwidth", "efficiency")
+        refuse(*(not_above_zero(f"Device.{name}", getattr(self, name)) for name in numbers))
 
     def seconds(self, flops: float, nbytes: float = 0) -> float:
         """The roofline: an operation takes as long as its arithmetic or its memory traffic, whichever is longer."""
@@ -32,6 +38,9 @@ class Link:
     name: str
     latency: float  # seconds
     bandwidth: float  # bytes per second in one direction
+
+    def __post_init__(self) -> None:
+        refuse(not_number("Link.latency", self.latency, 0), not_above_zero("Link.bandwidth", self.bandwidth))
 
     def seconds(self, nbytes: float) -> float:
         return self.latency + nbytes / self.bandwidth
@@ -50,6 +59,11 @@ class Cluster:
     between: Link
     ranks_per_node: int = 8
     stragglers: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        refuse(not_whole("Cluster.ranks_per_node", self.ranks_per_node))
+        for rank, slower in self.stragglers:
+            refuse(not_whole("a straggler's rank", rank, 0), not_above_zero("how many times slower a straggler is", slower))
 
     def device_of(self, rank: int) -> Device:
         """The device under ``rank`` (global)."""
@@ -108,6 +122,6 @@ def cluster(which: str | Cluster) -> Cluster:
     """The preset of that name; a ``Cluster`` of your own is handed back as it is."""
     if isinstance(which, Cluster):
         return which
-    if which not in PRESETS:
+    if not isinstance(which, str) or which not in PRESETS:
         raise ValueError(f"no hardware preset {which!r}; choose one of {', '.join(PRESETS)}, or pass a minipar.hardware.Cluster")
     return PRESETS[which]

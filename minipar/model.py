@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minipar.checks import not_number, not_whole, refuse
 from minipar.data import IGNORE, Batch
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class GPTConfig:
         for name, default in (("kv_heads", self.heads), ("ffn", 4 * self.width)):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, default)
-        for name in ("layers", "width", "heads", "kv_heads", "ffn", "vocab", "seq"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"GPTConfig.{name} must be at least 1, got {getattr(self, name)}")
+        sizes = ("layers", "width", "heads", "kv_heads", "ffn", "vocab", "seq", "top_k")
+        refuse(*(not_whole(f"GPTConfig.{name}", getattr(self, name)) for name in sizes))
+        refuse(not_whole("GPTConfig.experts", self.experts, 0), not_number("GPTConfig.dropout", self.dropout, 0))
         if self.width % self.heads:
             raise ValueError(f"width {self.width} does not divide into {self.heads} heads")
         if self.heads % self.kv_heads:

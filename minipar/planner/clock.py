@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minipar.checks import not_above_zero, not_number, refuse
 from minipar.hardware import Cluster
 from minipar.planner.memory import rank_params
 from minipar.planner.shape import Transformer
@@ -27,6 +28,11 @@ class Efficiency:
     call: float = 0.0  # seconds before a collective moves anything
     layer: float = 0.0  # seconds that launching one layer's kernels takes at least, forward and backward together
     overlap: float = 0.0  # the share of the gradient sync that hides behind the backward
+
+    def __post_init__(self) -> None:
+        shares, rest = ("matmul", "attention", "memory", "inside", "between"), ("call", "layer", "overlap")
+        refuse(*(not_above_zero(f"Efficiency.{name}", getattr(self, name)) for name in shares))
+        refuse(*(not_number(f"Efficiency.{name}", getattr(self, name), 0) for name in rest))
 
 
 # Fitted to published step times and then rounded by hand, so errors on those same runs are no independent test. A100: Narayanan et

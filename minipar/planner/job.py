@@ -8,11 +8,13 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
+from minipar.checks import not_above_zero, not_one_of, not_whole
+from minipar.context_parallel import METHODS
 from minipar.context_parallel.layout import Layout
 from minipar.data_parallel.buckets import BUCKET_BYTES
 from minipar.expert_parallel.dispatch import experts_by_rank
 from minipar.model import GPTConfig
-from minipar.pipeline_parallel import Schedule, build
+from minipar.pipeline_parallel import NAMES, Schedule, build
 from minipar.pipeline_parallel.action import Instruction
 
 DENSE = ("pp", "dp", "cp", "tp")  # outermost first, as in ``minipar.mesh``
@@ -132,9 +134,9 @@ class Job:
     def refusal(self) -> str | None:
         """Why this job cannot run, in a sentence; None if it can."""
         c = self.config
-        small = next((name for name in (*self.mesh, "microbatches", "rows") if getattr(self, name) < 1), None)
-        if small is not None:
-            return f"{small} must be at least 1"
+        bad = self._refused_numbers()
+        if bad is not None:
+            return bad
         over, per_stage = self.dp * self.microbatches, self.dp * self.cp * self.tp
         whole_experts = self.tp == 1 or self.ep > 1 or self.splits_sequence
         rules = [
@@ -149,6 +151,22 @@ class Job:
              f"{c.seq // self.cp} tokens do not divide over tp {self.tp}, as sequence parallelism wants"),
         ]  # fmt: skip
         return next((sentence for broken, sentence in rules if broken), None) or self._refused_inside()
+
+    def refuse(self) -> None:
+        """Raise ValueError, with the reason, if this job cannot run."""
+        reason = self.refusal()
+        if reason is not None:
+            raise ValueError(reason)
+
+    def _refused_numbers(self) -> str | None:
+        """What is no number at all, or none that any job could have."""
+        if not isinstance(self.config, GPTConfig):
+            return f"a Job is a step of a GPTConfig, not of {self.config!r}"
+        reasons = [not_whole(name, getattr(self, name)) for name in (*self.mesh, "microbatches", "rows", "number_bytes")]
+        chunks = None if self.chunks is None else not_whole("chunks", self.chunks)
+        reasons += [chunks, not_above_zero("bucket_bytes", self.bucket_bytes)]
+        reasons += [not_one_of("schedule", self.schedule, NAMES), not_one_of("context", self.context, METHODS)]
+        return next((reason for reason in reasons if reason), None)
 
     def _refused_inside(self) -> str | None:
         """What the techniques themselves refuse."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache
 
+from minipar.checks import not_one_of, refuse
 from minipar.pipeline_parallel.action import Action, Transfer
 from minipar.pipeline_parallel.mailbox import ON_THE_WAY
 from minipar.planner.holdings import rank_params, stage_layers
@@ -22,6 +23,7 @@ STATISTICS = 2  # of a norm, for each token
 
 def live_memory(job: Job, place: Place, optimizer: str = "adamw") -> Memory:
     """Bytes on the rank at ``place``: activations at their peak, when a forward has just ended."""
+    refuse(not_one_of("optimizer", optimizer, OPTIMIZERS), job.refusal())
     params = sum(held.elements for held in rank_params(job, place)) * job.number_bytes
     return Memory(params, params, OPTIMIZERS[optimizer] * params, _peak(job, place))
 

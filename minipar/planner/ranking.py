@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from minipar.checks import not_number, not_one_of, not_whole, refuse
 from minipar.hardware import Cluster
 from minipar.model import GPTConfig
 from minipar.planner.job import Job
-from minipar.planner.live import fullest
+from minipar.planner.live import OPTIMIZERS, fullest
 from minipar.planner.split import divisors, splits_of
 from minipar.planner.step import Step, predict_step
 
@@ -41,6 +42,10 @@ def rank_splits(
     optimizer: str = "adamw",
 ) -> Ranking:
     """Predict every legal split of a batch of ``rows`` sequences over ``ranks`` ranks. ``memory_cap`` is in bytes of one rank."""
+    refuse(not_whole("ranks", ranks), not_whole("rows", rows), not_one_of("optimizer", optimizer, OPTIMIZERS))
+    refuse(*(not_whole("microbatches", count) for count in microbatches), not_number("memory_cap", memory_cap))
+    if not isinstance(config, GPTConfig):
+        raise TypeError(f"rank_splits takes a GPTConfig, not {config!r}: for a Transformer there is plan")
     fitting, too_large = [], []
     for job in jobs(config, ranks, rows, microbatches):
         needs = fullest(job, optimizer).total

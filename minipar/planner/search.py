@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from minipar.checks import not_number, not_whole, refuse
 from minipar.hardware import Cluster, cluster
 from minipar.planner.clock import Clock, StepTime
 from minipar.planner.memory import MIXED_ADAM, BytesPerParam, Memory, memory
@@ -79,8 +80,12 @@ def plan(
     """Rank the legal splits of ``batch`` sequences over ``ranks`` devices by predicted step time.
 
     ``memory_cap`` is in bytes per device; left out, it is the device's own memory. ``candidates`` are the splits to judge; left
-    out, they are those of ``splits(...)``.
+    out, they are those of ``splits(...)``. Those that cannot run are left out. Raises ValueError for numbers that none can meet.
     """
+    refuse(not_whole("ranks", ranks), not_whole("batch", batch))
+    refuse(None if memory_cap is None or memory_cap != memory_cap else not_number("memory_cap", memory_cap))
+    if not isinstance(model, Transformer):
+        raise TypeError(f"plan takes a Transformer, not {model!r}: Transformer.of(config) is that of a GPTConfig")
     where = cluster(hardware)
     cap = where.device.memory_bytes if memory_cap is None else memory_cap
     fitting, too_large = [], []

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minipar.checks import not_above_zero, not_number, not_one_of, not_whole, refuse
 from minipar.model import GPTConfig
+
+RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,24 @@ class Transformer:
     top_k: int = 1
 
     def __post_init__(self) -> None:
+        sizes = ("layers", "width", "heads", "vocab", "seq", "top_k")
+        refuse(*(not_whole(f"Transformer.{name}", getattr(self, name)) for name in sizes))
+        refuse(*(not_whole(f"Transformer.{name}", getattr(self, name), 0) for name in ("kv_heads", "ffn", "experts")))
         for name, default in (("kv_heads", self.heads), ("ffn", 4 * self.width)):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, default)
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide into {self.heads} heads")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads do not divide into groups that share {self.kv_heads} keys and values")
+        if self.experts and self.top_k > self.experts:
+            raise ValueError(f"each token goes to top_k = {self.top_k} of {self.experts} experts: choose 1 to {self.experts}")
 
     @classmethod
     def of(cls, config: GPTConfig) -> Transformer:
         """The shape of a ``minipar.GPT``."""
+        if not isinstance(config, GPTConfig):
+            raise TypeError(f"Transformer.of takes a GPTConfig, not {config!r}")
         return cls(
             config.layers, config.width, config.heads, config.vocab, config.seq, config.kv_heads, config.ffn,
             tied=config.tied, experts=config.experts, top_k=config.top_k,
@@ -112,9 +126,8 @@ class Transformer:
         The latter is equation 8 of Korthikanti et al. 2022, behind their published HFU. One more forward of attention would be a
         third of it; the clock charges only that.
         """
+        refuse(not_one_of("recompute", recompute, RECOMPUTE))
         again = {"none": 0.0, "selective": 3 * self.attention_flops(tokens), "full": self._layer(tokens)}
-        if recompute not in again:
-            raise ValueError(f"recompute is one of {', '.join(again)}, not {recompute!r}")
         return self.model_flops(tokens) + self.layers * again[recompute]
 
     def _layer(self, tokens: float) -> float:
@@ -126,9 +139,13 @@ class Transformer:
 
 def utilisation(flops: float, seconds: float, ranks: int, peak_flops: float) -> float:
     """The share of the devices' peak: of model flops it is MFU, of hardware flops HFU."""
+    refuse(not_number("flops", flops, 0), not_above_zero("seconds", seconds), not_above_zero("peak_flops", peak_flops))
+    refuse(not_whole("ranks", ranks))
     return flops / seconds / ranks / peak_flops
 
 
 def training_days(params: float, tokens: float, ranks: int, flops_per_rank: float) -> float:
     """Days to train on ``tokens`` with full recomputation: ``8 T P / (n X)`` (Narayanan et al. 2021, equation 4)."""
+    refuse(not_number("params", params, 0), not_number("tokens", tokens, 0), not_whole("ranks", ranks))
+    refuse(not_above_zero("flops_per_rank", flops_per_rank))
     return 8 * tokens * params / (ranks * flops_per_rank) / 86_400

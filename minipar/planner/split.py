@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from minipar.planner.shape import Transformer
-
-RECOMPUTE = ("none", "selective", "full")
+from minipar.checks import not_one_of, not_whole
+from minipar.planner.shape import RECOMPUTE, Transformer
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,12 @@ class Split:
     def refusal(self, model: Transformer) -> str | None:
         """Why this split cannot run ``model``, in a sentence; None if it can."""
         sizes = ("batch", "dp", "pp", "cp", "tp", "ep", "microbatch", "chunks")
-        small = next((name for name in sizes if getattr(self, name) < 1), None)
-        if small is not None:
-            return f"{small} must be at least 1"
+        if not isinstance(model, Transformer):
+            return f"a plan is made for a planner.Transformer, not for {model!r}: Transformer.of(config) is that of a GPTConfig"
+        reasons = (reason for name in sizes if (reason := not_whole(name, getattr(self, name))))
+        bad = next(reasons, None) or not_one_of("recompute", self.recompute, RECOMPUTE) or not_whole("zero", self.zero, 0)
+        if bad is not None:
+            return bad
         tokens_over, stage = self.cp * self.tp, self.dp * self.cp * self.tp
         rules = [
             (self.batch % (self.dp * self.microbatch),
@@ -58,8 +60,7 @@ class Split:
             (self.ep > 1 and not model.experts, f"ep {self.ep} splits experts, and this model has none"),
             (model.experts % self.ep, f"{model.experts} experts do not divide over ep {self.ep}"),
             (stage % self.ep, f"ep {self.ep} does not divide dp x cp x tp = {stage}"),
-            (self.recompute not in RECOMPUTE, f"recompute is one of {', '.join(RECOMPUTE)}"),
-            (self.zero not in range(4), "zero is 0, 1, 2 or 3"),
+            (self.zero > 3, "zero is 0, 1, 2 or 3"),
         ]  # fmt: skip
         return next((sentence for broken, sentence in rules if broken), None)
 

@@ -60,9 +60,7 @@ class Step:
 
 def predict_step(job: Job, hardware: str | Cluster) -> Step:
     """Predict one ``blend`` step. Raises ValueError, with the reason, for a job that cannot run."""
-    reason = job.refusal()
-    if reason is not None:
-        raise ValueError(reason)
+    job.refuse()
     where, spans, ends = cluster(hardware), list[Span](), dict[Place, float]()
     gradients: dict[tuple[int, int], Gradients] = {}
     for dp in range(job.dp):

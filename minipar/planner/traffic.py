@@ -10,7 +10,7 @@ from collections import Counter
 from functools import lru_cache
 
 from minipar.comm.pending import SHARES
-from minipar.hardware import Cluster
+from minipar.hardware import Cluster, cluster
 from minipar.planner.holdings import rank_params, stage_layers, tied_elements
 from minipar.planner.job import Job, Local, Place
 from minipar.planner.recipe import Op, Recipe
@@ -40,21 +40,23 @@ def rank_bytes(job: Job, place: Place) -> Bytes:
 
 def bytes_by_axis(job: Job) -> dict[str, float]:
     """Bytes that all ranks together put on the wire in one ``blend`` step, by axis: as ``Timeline.bytes_by_axis`` counts them."""
+    job.refuse()
     total: Bytes = Counter()
     for place in job.places():
         total.update(rank_bytes(job, place))
     return dict(total)
 
 
-def bytes_by_link(job: Job, cluster: Cluster) -> dict[str, dict[str, float]]:
+def bytes_by_link(job: Job, hardware: str | Cluster) -> dict[str, dict[str, float]]:
     """The same, apart for each link of a cluster: ``{"NVLink 3": {"tp": ...}, "HDR InfiniBand": {"dp": ...}}``.
 
     An axis counts for the slowest link that one of its rings crosses.
     """
-    found: dict[str, dict[str, float]] = {}
+    job.refuse()
+    where, found = cluster(hardware), dict[str, dict[str, float]]()
     for place in job.places():
         for axis, nbytes in rank_bytes(job, place).items():
-            row = found.setdefault(cluster.link(job.line(axis, place)).name, {})
+            row = found.setdefault(where.link(job.line(axis, place)).name, {})
             row[axis] = row.get(axis, 0.0) + nbytes
     return found
 

@@ -1,14 +1,16 @@
 """Ranking splits: fast, complete, and clear about what is impossible."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from minipar import GPTConfig
-from minipar.hardware import PRESETS, Cluster
-from minipar.planner import Job, Split, Transformer, plan, predict, timeline
-from minipar.planner.clock import Clock
+from minipar.hardware import PRESETS, Cluster, Device, Link
+from minipar.planner import Job, Split, Transformer, plan, predict, rank_splits, timeline, training_days, utilisation
+from minipar.planner.clock import Clock, Efficiency
 from minipar.planner.search import splits
 from minipar.planner.split import splits_of
 from minipar.planner.traffic import rank_bytes
@@ -34,10 +36,75 @@ def test_what_does_not_fit_is_listed_with_its_bytes() -> None:
         _ = plans.best
 
 
-@pytest.mark.parametrize(("ranks", "batch"), [(0, 8), (-4, 8), (4, 0), (4, -8)])
-def test_where_nothing_is_legal_the_best_says_so(ranks: int, batch: int) -> None:
+def test_where_nothing_is_legal_the_best_says_so() -> None:
     with pytest.raises(ValueError, match="no split is legal for this model and batch"):
-        _ = plan(SMALL, "a100-nvlink", ranks, batch).best
+        _ = plan(SMALL, "a100-nvlink", ranks=11, batch=7).best
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"ranks": 0}, "ranks must be at least 1, and is 0"),
+    ({"ranks": 1.5}, "ranks must be a whole number, not 1.5"),
+    ({"ranks": True}, "ranks must be a whole number, not True"),
+    ({"ranks": "8"}, "ranks must be a whole number, not '8'"),
+    ({"batch": -8}, "batch must be at least 1, and is -8"),
+    ({"memory_cap": "80 GB"}, "memory_cap must be a number, not '80 GB'"),
+    ({"hardware": "abacus"}, "no hardware preset 'abacus'"),
+    ({"hardware": 3}, "no hardware preset 3"),
+])  # fmt: skip
+def test_a_plan_that_nothing_could_answer_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        plan(**({"model": SMALL, "hardware": "a100-nvlink", "ranks": 8, "batch": 64} | options))
+
+
+def test_a_gpt_and_a_transformer_are_told_apart() -> None:
+    with pytest.raises(TypeError, match="plan takes a Transformer"):
+        plan(GPTConfig(), "a100-nvlink", 8, 64)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rank_splits takes a GPTConfig"):
+        rank_splits(SMALL, "a100-nvlink", 4, 8)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes a GPTConfig, not 'small'"):
+        Transformer.of("small")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a plan is made for a"):
+        predict(GPTConfig(), Split(8), "a100-nvlink")  # type: ignore[arg-type]
+
+
+SHAPE = {"layers": 2, "width": 64, "heads": 4, "vocab": 256, "seq": 64}
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"layers": 0}, "Transformer.layers must be at least 1, and is 0"),
+    ({"width": -64}, "Transformer.width must be at least 1, and is -64"),
+    ({"seq": 64.0}, "Transformer.seq must be a whole number, not 64.0"),
+    ({"heads": False}, "Transformer.heads must be a whole number, not False"),
+    ({"vocab": "256"}, "Transformer.vocab must be a whole number, not '256'"),
+    ({"ffn": -1}, "Transformer.ffn must be at least 0, and is -1"),
+    ({"width": 66}, "width 66 does not divide into 4 heads"),
+    ({"kv_heads": 3}, "4 heads do not divide into groups that share 3"),
+    ({"experts": 2, "top_k": 3}, "top_k = 3 of 2 experts"),
+    ({"experts": -2}, "Transformer.experts must be at least 0, and is -2"),
+])  # fmt: skip
+def test_a_shape_that_no_model_has_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Transformer(**(SHAPE | options))
+    if not says.startswith("Transformer.ffn"):  # 0 or what is left out means four times the width in both
+        with pytest.raises(ValueError, match=says.replace("Transformer", "GPTConfig")):
+            GPTConfig(**(SHAPE | options))
+
+
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda: Device("d", 0, 1, 1), "Device.peak_flops must be above 0, and is 0"),
+    (lambda: Device("d", 1, 1, -1), "Device.memory_bandwidth must be above 0"),
+    (lambda: Link("l", -1, 1), "Link.latency must be at least 0, and is -1"),
+    (lambda: Link("l", 0, 0), "Link.bandwidth must be above 0"),
+    (lambda: replace(PRESETS["cpu"], ranks_per_node=0), "Cluster.ranks_per_node must be at least 1"),
+    (lambda: replace(PRESETS["cpu"], stragglers=((0, 0),)), "how many times slower a straggler is must be above 0"),
+    (lambda: Efficiency(matmul=0), "Efficiency.matmul must be above 0"),
+    (lambda: utilisation(1e12, 0, 8, 1e12), "seconds must be above 0, and is 0"),
+    (lambda: training_days(1e9, 1e9, 0, 1e12), "ranks must be at least 1, and is 0"),
+    (lambda: SMALL.hardware_flops(8, "some"), "recompute is one of none, selective, full, not 'some'"),
+])  # fmt: skip
+def test_hardware_and_rates_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
 
 
 def test_under_a_cap_that_is_no_number_nothing_fits() -> None:
@@ -69,7 +136,10 @@ def test_a_large_cluster_offers_a_thousand_candidates() -> None:
     (Split(-8), "batch must be at least 1"),
     (Split(8, pp=2, chunks=0), "chunks must be at least 1"),
     (Split(8, cp=3), "2048 tokens do not divide over cp 3"),
-    (Split(8, recompute="some"), "recompute is one of none, selective, full"),
+    (Split(8, recompute="some"), "recompute is one of none, selective, full, not 'some'"),
+    (Split(8, dp=1.5), "dp must be a whole number, not 1.5"),
+    (Split("8"), "batch must be a whole number, not '8'"),
+    (Split(8, tp=True), "tp must be a whole number, not True"),
     (Split(8, zero=4), "zero is 0, 1, 2 or 3"),
 ])  # fmt: skip
 def test_impossible_splits_are_refused_with_a_reason(split: Split, says: str) -> None:

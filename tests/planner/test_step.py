@@ -164,12 +164,41 @@ def test_a_slow_link_between_nodes_is_charged_to_the_axes_that_cross_it() -> Non
     ({"cp": 3}, "32 tokens do not cut into equal parts over 3 ranks"),
     ({"cp": 8, "context": "ulysses"}, "Ulysses deals heads out: 4 do not divide over cp 8"),
     ({"pp": 8}, "too few for 8 stages"),
-    ({"pp": 2, "microbatches": 3, "rows": 9, "schedule": "no-such"}, "no schedule 'no-such'"),
+    ({"pp": 2, "microbatches": 3, "rows": 9, "schedule": "no-such"}, "schedule is one of gpipe, .*, not 'no-such'"),
+    ({"dp": 2.0}, "dp must be a whole number, not 2.0"),
+    ({"rows": "8"}, "rows must be a whole number, not '8'"),
+    ({"tp": True}, "tp must be a whole number, not True"),
+    ({"chunks": 1.5, "pp": 2}, "chunks must be a whole number, not 1.5"),
+    ({"context": "loop"}, "context is one of ring, zigzag, ulysses, not 'loop'"),
+    ({"bucket_bytes": 0}, "bucket_bytes must be above 0, and is 0"),
+    ({"number_bytes": 0}, "number_bytes must be at least 1, and is 0"),
+    ({"config": "small"}, "a Job is a step of a GPTConfig, not of 'small'"),
     ({"dp": 2, "ep": 2}, "this model has none"),
 ])  # fmt: skip
 def test_what_cannot_run_is_refused_with_the_reason(sizes: dict[str, Any], says: str) -> None:
+    job = Job(**({"config": CONFIG} | sizes))
+    for entry in (lambda: predict_step(job, ONE_NODE), lambda: bytes_by_axis(job), lambda: bytes_by_link(job, ONE_NODE)):
+        with pytest.raises(ValueError, match=says):
+            entry()
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"ranks": 1.5}, "ranks must be a whole number, not 1.5"),
+    ({"rows": 0}, "rows must be at least 1, and is 0"),
+    ({"memory_cap": "all"}, "memory_cap must be a number, not 'all'"),
+    ({"microbatches": (0,)}, "microbatches must be at least 1, and is 0"),
+    ({"optimizer": "lion"}, "optimizer is one of sgd, momentum, adamw, not 'lion'"),
+    ({"hardware": None}, "no hardware preset None"),
+])  # fmt: skip
+def test_a_ranking_that_nothing_could_answer_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        predict_step(Job(CONFIG, **sizes), ONE_NODE)
+        rank_splits(**({"config": CONFIG, "hardware": ONE_NODE, "ranks": 4, "rows": 8} | options))
+
+
+def test_the_optimizer_of_a_prediction_is_one_that_is_known() -> None:
+    job = Job(CONFIG)
+    with pytest.raises(ValueError, match="optimizer is one of sgd, momentum, adamw, not 'lion'"):
+        live_memory(job, job.place(0), "lion")
 
 
 def test_splits_are_ranked_by_time_and_those_over_the_cap_are_listed_apart() -> None:
@@ -182,7 +211,7 @@ def test_splits_are_ranked_by_time_and_those_over_the_cap_are_listed_apart() -> 
     with pytest.raises(ValueError, match="no split fits under the cap; the smallest needs"):
         _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=8, memory_cap=1.0).best
     with pytest.raises(ValueError, match="no split is legal for this model and batch"):
-        _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=0).best
+        _ = rank_splits(CONFIG, ONE_NODE, ranks=4, rows=1, microbatches=(8,)).best
 
 
 ODD = replace(CONFIG, kv_heads=2, ffn=50)
