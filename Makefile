@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
 
-.PHONY: help lab test tests lessons lint bench doctor setup setup-test clean
+.PHONY: help lab test tests pages lessons browser lint bench doctor setup setup-test clean
 
 help:
 	@echo "make lab      set up, and open JupyterLab on the first lesson"
@@ -24,16 +24,22 @@ lab: setup
 doctor: setup
 	@$(BIN)/minipar doctor
 
-# The lessons run beside the tests, which wait more than they compute; what they have to say comes in one piece.
+# Two halves of about equal length side by side, since both wait more than they compute; what the second says comes in pieces.
 test: lint
-	@$(MAKE) --no-print-directory -j2 tests lessons
+	@$(MAKE) --no-print-directory -j2 tests pages
 
 tests: setup-test
-	@$(BIN)/python -m pytest --durations=12 tests
+	@$(BIN)/python -m pytest --durations=12 --ignore=tests/browser tests
+
+pages: setup-test
+	@status=0; for part in lessons browser; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status
 
 lessons: setup-test
 	@said=$$($(BIN)/python -m pytest -q --durations=6 --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
 	  $(wildcard notebooks/*.ipynb) 2>&1); status=$$?; echo "== lessons"; echo "$$said"; exit $$status
+
+browser: setup-test
+	@said=$$($(BIN)/python -m pytest -q --durations=6 tests/browser 2>&1); status=$$?; echo "== browser"; echo "$$said"; exit $$status
 
 lint: setup-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -16,10 +16,11 @@ from course.views.mesh_view import MeshView
 from course.views.stacks import StacksView
 
 
-@pytest.fixture(autouse=True)
-def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MINIPAR_ATTENDED", "0")
-    yield
+@pytest.fixture(scope="module", autouse=True)
+def nobody_there() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINIPAR_ATTENDED", "0")
+        yield
     pool.close()
 
 
