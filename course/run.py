@@ -20,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = train.parser("minipar run")
     parser.add_argument("--ranks", type=int, default=4, help="processes to start (default 4)")
     parser.add_argument("--hardware", help="pace the communication as on this hardware, such as laptop-wifi or a100-nvlink")
-    options = parser.parse_args(argv)
     try:
+        options = parser.parse_args(argv)
         train.complete(options, options.ranks)
         train.refuse_unwritable(options)
         pool = Ranks(options.ranks, hardware=options.hardware)

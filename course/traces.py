@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from minipar.trace import COMM, COMPUTE, Span, Timeline
+from minipar.trace import COMM, COMPUTE, SOURCES, Span, Timeline
 
 SLACK = 1e-9  # seconds: what rounding may make of two spans that touch
+MOST_RANKS = 2**16
 
 
 class TraceError(ValueError):
@@ -19,12 +21,16 @@ class TraceError(ValueError):
 
 
 def main(path: Path) -> int:
-    """Print the summary of the trace at ``path``; 1 if it cannot be read or breaks a rule."""
+    """Print the summary of the trace at ``path``; 2, and a sentence, if it cannot be read or breaks a rule."""
     try:
-        print(summary(load(path)))
-    except (OSError, TraceError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 1
+        said = summary(load(path))
+    except OSError as error:
+        print(f"minipar trace: cannot read {path}: {error.strerror}", file=sys.stderr)
+        return 2
+    except TraceError as error:
+        print(f"minipar trace: {path}: {error}", file=sys.stderr)
+        return 2
+    print(said)
     return 0
 
 
@@ -35,11 +41,11 @@ def load(path: Path) -> Timeline:
     overlap: a lane does one thing at a time.
     """
     events, source = _read(path)
-    names = {(e.get("pid"), e.get("tid")): str(e["args"]["name"]) for e in events if e.get("name") == "thread_name"}
+    names = {(str(e.get("pid")), str(e.get("tid"))): _named(n, e) for n, e in enumerate(events) if e.get("name") == "thread_name"}
     lanes: dict[tuple[int, str], list[Span]] = defaultdict(list)
     for number, event in enumerate(events):
         if event.get("ph") == "X":
-            label = names.get((event.get("pid"), event.get("tid")), str(event.get("tid")))
+            label = names.get((str(event.get("pid")), str(event.get("tid"))), str(event.get("tid")))
             span = _span(number, event, label)
             lanes[span.rank, label].append(span)
     if not lanes:
@@ -54,24 +60,37 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
         document = json.loads(path.read_text())
     except ValueError as error:
         raise TraceError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise TraceError("not a Chrome trace: it is nested too deeply") from None
     document = {"traceEvents": document} if isinstance(document, list) else document  # both forms are Chrome traces
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list) or not all(isinstance(e, dict) for e in events):
         raise TraceError("not a Chrome trace: it has no list of traceEvents")
-    return events, document.get("source", "measured")
+    source = document.get("source", "measured")
+    if source not in SOURCES:
+        raise TraceError(f"its source is {source!r}, which is none of {', '.join(SOURCES)}")
+    return events, source
+
+
+def _named(number: int, event: dict[str, Any]) -> str:
+    args = event.get("args")
+    if not isinstance(args, dict) or "name" not in args:
+        raise TraceError(f"event {number} names a thread, and does not say how")
+    return str(args["name"])
 
 
 def _span(number: int, event: dict[str, Any], label: str) -> Span:
     try:
         rank, start, duration = int(event["pid"]), float(event["ts"]), float(event["dur"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"event {number} has no usable pid, ts or dur: {error}") from None
-    if duration < 0 or rank < 0:
-        raise TraceError(f"event {number} ({event.get('name')}) has a negative pid or dur")
+        args = dict(event.get("args", {}))
+        axis, nbytes = str(args.get("axis", "")), float(args.get("nbytes", 0))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"event {number} has no usable pid, ts, dur or args: {type(error).__name__} {error}") from None
+    if not (0 <= rank < MOST_RANKS and duration >= 0 and all(map(math.isfinite, (start, duration, nbytes)))):
+        raise TraceError(f"event {number} ({event.get('name')}) has a negative or impossible pid, ts, dur or nbytes")
     lane = label.split(" ")[0] if label.startswith((COMPUTE, COMM)) else label  # "comm 2" is a second row of "comm"
-    args = event.get("args", {})
     end = (start + duration) / 1e6
-    return Span(rank, lane, str(event.get("name")), start / 1e6, end, args.get("axis", ""), args.get("nbytes", 0))
+    return Span(rank, lane, str(event.get("name")), start / 1e6, end, axis, nbytes)
 
 
 def _refuse_overlap(row: list[Span], where: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 import math
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from minipar.context_parallel import METHODS as CONTEXTS
 from minipar.data_parallel.buckets import BUCKET_BYTES
@@ -22,8 +23,15 @@ class RefusedError(ValueError):
     """This run cannot be done as it was asked for; the text says why, in a sentence."""
 
 
+class OneSentence(argparse.ArgumentParser):
+    """Says what is wrong with a word, and not all the words that there are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RefusedError(f"{message}; --help lists all options")
+
+
 def parser(prog: str = "python -m minipar.train") -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog=prog, description="Train the small GPT on the text of Python's standard library.")
+    top = OneSentence(prog=prog, description="Train the small GPT on the text of Python's standard library.")
     _split(top.add_argument_group("split"))
     _model(top.add_argument_group("model"))
     _training(top.add_argument_group("training"))
@@ -52,6 +60,7 @@ def _model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tied", action="store_true", help="the head shares the matrix of the embedding")
     group.add_argument("--dropout", type=float, default=0.0)
     group.add_argument("--dtype", default="float32", choices=DTYPES)
+    group.add_argument("--memory-gb", type=float, help="what ranks that share a memory may take of it (default: what is free)")
 
 
 def _training(group: argparse._ArgumentGroup) -> None:
@@ -109,8 +118,8 @@ def _refuse_bad_numbers(options: argparse.Namespace) -> None:
     for name in ("warmup", "weight_decay", "clip", "evaluate_every", "save_every", "experts"):
         if not getattr(options, name) >= 0:
             raise ValueError(f"--{name.replace('_', '-')} must not be below 0, and is {getattr(options, name)}")
-    for name in ("lr", "bucket_mb"):
-        if not getattr(options, name) > 0:
+    for name in ("lr", "bucket_mb", "memory_gb"):
+        if getattr(options, name) is not None and not getattr(options, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, not {getattr(options, name)}")
     for name in ("lr", "weight_decay"):
         if math.isinf(getattr(options, name)):

@@ -27,6 +27,7 @@ from minipar.mesh import Mesh
 from minipar.model import GPT
 from minipar.options import AXES, RefusedError, complete, gpt_config, parser, refuse_unwritable
 from minipar.report import Measured, bytes_sent, report, write
+from minipar.room import refuse_too_large
 from minipar.trace import Span, Timeline, now, tracer
 from minipar.unfinished import sweep
 
@@ -90,6 +91,7 @@ class Training:
 
 def train(options: argparse.Namespace, device: torch.device | str = "cpu", on_step: OnStep | None = None) -> dict[str, Any]:
     """Run on every rank. ``on_step`` is called on each after every step. Returns the report, the same on all ranks."""
+    refuse_too_large(options, torch.device(device))
     try:
         run = Training(options, device)
     except ValueError as e:
@@ -147,9 +149,9 @@ def one_step(layout: Layout, optimizer: torch.optim.Optimizer, batch: data.Batch
 
 def main(argv: Sequence[str] | None = None) -> int:
     """One rank of ``torchrun``, or a single process without it. Exit code 2: refused, and a sentence said why."""
-    options = parser().parse_args(argv)
     first = os.environ.get("RANK", "0") == "0"
     try:
+        options = parser().parse_args(argv)
         try:
             complete(options, int(os.environ.get("WORLD_SIZE", "1")))
         except ValueError as e:

@@ -46,7 +46,7 @@ def test_trace_refuses_two_things_at_once_in_a_lane(trace: Path, capsys: pytest.
     forward = next(e for e in document["traceEvents"] if e["name"] == "F" and e["pid"] == 1)
     document["traceEvents"].append({**forward, "name": "B", "ts": 5000})
     trace.write_text(json.dumps(document))
-    assert cli.main(["trace", str(trace)]) == 1
+    assert cli.main(["trace", str(trace)]) == 2
     assert "rank 1, lane 'compute': B starts at 5.000 ms, before F ends at 10.000 ms" in capsys.readouterr().err
 
 
@@ -56,20 +56,39 @@ def test_trace_refuses_two_things_at_once_in_a_lane(trace: Path, capsys: pytest.
         ("{", "not JSON"),
         ("3", "no list of traceEvents"),
         ('{"traceEvents": []}', "no event with a duration"),
-        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 1}]', "event 0 has no usable pid, ts or dur"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 1}]', "event 0 has no usable pid, ts, dur or args"),
         ('[{"ph": "X", "name": "F", "pid": 0, "ts": 1, "dur": -1}]', "negative"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": NaN, "dur": 1}]', "impossible pid, ts, dur"),
+        ('[{"ph": "X", "name": "F", "pid": 1e12, "ts": 0, "dur": 1}]', "impossible pid"),
+        ('[{"ph": "X", "name": "F", "pid": 1e999, "ts": 0, "dur": 1}]', "event 0 has no usable pid"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 0, "dur": 1, "args": 3}]', "event 0 has no usable pid, ts, dur or args"),
+        ('[{"ph": "X", "name": "F", "pid": 0, "ts": 0, "dur": 1, "args": {"nbytes": "many"}}]', "event 0 has no usable"),
+        ('[{"ph": "M", "name": "thread_name", "pid": 0, "tid": []}]', "event 0 names a thread, and does not say how"),
+        ('{"traceEvents": [], "source": "rumour"}', "its source is 'rumour'"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_trace_says_what_is_wrong_with_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    assert cli.main(["trace", str(path)]) == 1
-    assert message in capsys.readouterr().err
+    assert cli.main(["trace", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"minipar trace: {path}: ")
+    assert message in said
+    assert said.count("\n") == 1
 
 
 def test_trace_names_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["trace", str(tmp_path / "none.json")]) == 1
-    assert "none.json" in capsys.readouterr().err
+    for path, why in ((tmp_path / "none.json", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert cli.main(["trace", str(path)]) == 2
+        assert capsys.readouterr().err == f"minipar trace: cannot read {path}: {why}\n"
+
+
+def test_trace_refuses_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert cli.main(["trace", str(path)]) == 2
+    assert "not JSON" in capsys.readouterr().err
 
 
 def test_lab_listens_on_loopback_and_lays_its_settings_under_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 import errno
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 
 from course import run
 from course.ranks import RankError
-from minipar import train
-from minipar.report import summary
+from minipar import room, train
+from minipar.planner import predict_step
+from minipar.report import job_of, summary
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "6", "--lr", "0.01"]
 
@@ -51,13 +54,13 @@ def test_the_bytes_that_the_report_predicts_are_those_that_it_counts(ranks, n):
 
 
 def test_the_report_says_where_each_number_comes_from(ranks):
-    report = ranks(2).run(run.rank_main, options_for(2, "--steps", "2"))[0]
-    assert report["tokens_per_second"]["source"] == "measured"
-    assert report["tokens_per_second"]["value"] > 0
-    assert len(report["text"]["sha256"]) == 64
-    assert report["split"] == {"dp": 2, "pp": 1, "cp": 1, "tp": 1, "ep": 1, "microbatches": 1}
-    for word in (report["text"]["sha256"][:16], "(measured)", "(counted)"):
-        assert word in summary(report)
+    found = ranks(2).run(run.rank_main, options_for(2, "--steps", "2"))[0]
+    assert found["tokens_per_second"]["source"] == "measured"
+    assert found["tokens_per_second"]["value"] > 0
+    assert len(found["text"]["sha256"]) == 64
+    assert found["split"] == {"dp": 2, "pp": 1, "cp": 1, "tp": 1, "ep": 1, "microbatches": 1}
+    for word in (found["text"]["sha256"][:16], "(measured)", "(counted)"):
+        assert word in summary(found)
 
 
 REFUSED = {
@@ -93,6 +96,11 @@ REFUSED = {
     "--save /dev/null/checkpoints": "cannot keep checkpoints in /dev/null/checkpoints: Not a directory",
     "--hardware abacus": "abacus",
     "--ranks 0 --dp 1": "but there are 0",
+    "--schedule zigzag": "argument --schedule: invalid choice: 'zigzag' (choose from",
+    "--dtype float8": "argument --dtype: invalid choice: 'float8' (choose from",
+    "--rows many": "argument --rows: invalid int value: 'many'",
+    "--speed 3": "unrecognized arguments: --speed 3",
+    "--memory-gb 0": "--memory-gb must be above 0",
 }
 
 
@@ -101,7 +109,26 @@ def test_what_cannot_run_is_refused_with_a_sentence_and_exit_code_2(argv, capsys
     assert run.main(argv.split()) == 2
     said = capsys.readouterr().err
     assert REFUSED[argv] in said
-    assert "Traceback" not in said
+    assert said.count("\n") == 1
+
+
+def test_a_run_that_finds_no_room_is_refused_by_the_planners_number(ranks):
+    wide = ["--seq", "64", "--rows", "60000000000"]
+    for options in (options_for(2, *wide), options_for(2, "--memory-gb", "0.0001")):
+        job = job_of(options)
+        wanted = sum(memory.total + 16 * job.tokens for memory in predict_step(job, "cpu").memory()) / 1e9
+        with pytest.raises(RankError) as caught:
+            ranks(2).run(run.rank_main, options)
+        assert isinstance(caught.value.original, train.RefusedError)
+        assert f"would hold {wanted:,.2f} GB of tensors (predicted)" in str(caught.value.original)
+    assert ranks(2).run(run.rank_main, options_for(2, "--steps", "1", "--memory-gb", "inf"))
+
+
+def test_on_one_process_what_is_free_is_what_the_machine_says():
+    device = torch.device("cpu")
+    assert 0 < room.free_bytes(device) <= psutil.virtual_memory().total
+    with pytest.raises(train.RefusedError, match=r"this run would hold .* GB are free"):
+        train.train(options_for(1, "--rows", "60000000000"))
 
 
 def test_what_the_ranks_refuse_and_a_report_that_finds_no_room_end_alike(ranks, capsys, monkeypatch, tmp_path):
