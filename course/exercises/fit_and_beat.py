@@ -130,7 +130,7 @@ def praise(seen: Seen) -> str:
     speed = ROWS * CONFIG.seq / max(own.seconds for own in seen.values)
     link, wanted = seen.case.setting, target(seen.case.setting)
     fits = f"the fullest rank holds {most / 1e6:.1f} MB (counted) under {CAP / 1e6:.1f} MB"
-    return f"{fits}; on the {link} link {speed:,.0f} tokens/s (paced), above {wanted:,.0f}."
+    return f"{fits}; on the {link} link {speed:,.0f} tokens/s (paced), above {wanted:,.0f} (predicted)."
 
 
 def reference(link: str) -> dict[str, int]:
