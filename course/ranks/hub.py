@@ -16,6 +16,7 @@ from course.ranks import wire
 
 TICK = 0.1  # seconds between two looks at time limits and hangs
 READ = 1 << 20  # bytes taken from a socket at once
+PIPE = 1 << 16  # bytes that a pipe holds
 
 
 class Hub:
@@ -32,6 +33,7 @@ class Hub:
         self._bell.setblocking(False)
         self._selector.register(self._ears, selectors.EVENT_READ, self._hear)
         self.tickers: set[Callable[[], None]] = set()
+        self.memory = memoryview(bytearray(READ))  # what is read arrives here; new memory each time would cost more than reading
         self._thread = threading.Thread(target=self._loop, name="minipar-reader", daemon=True)
         self._thread.start()
 
@@ -169,16 +171,16 @@ class Channel:
         """Reader thread only: take in all that has arrived."""
         while not self.closed:
             try:
-                data = self._sock.recv(READ)
+                count = self._sock.recv_into(self._hub.memory)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
-            if not data:
+                count = 0
+            if not count:
                 return self.close()
-            for frame in self._frames.feed(data):
+            for frame in self._frames.feed(self._hub.memory[:count]):
                 quietly(lambda frame=frame: self._on_frame(frame))  # type: ignore[misc]
-            if len(data) < READ:
+            if count < READ:
                 return
 
     def close(self) -> None:
@@ -209,7 +211,7 @@ class Pipe:
         """Reader thread only: take in all that has arrived."""
         while not self.closed:
             try:
-                data = os.read(self._fd, READ)
+                data = os.read(self._fd, PIPE)
             except BlockingIOError:
                 return
             if not data:

@@ -211,9 +211,10 @@ class Pool:
             m.tally = frame.meta["tally"]
         m.failure, m.joined = frame.meta["failure"], frame.meta["joined"]
         run.bodies[m.rank] = frame.body
-        with self.changed:
-            m.finished = True
-            self.changed.notify_all()
+        m.finished = True
+        if self.busy_until_recovered:  # only a recovery waits for this; the lock may be a launch's, which still tells other ranks
+            with self.changed:
+                self.changed.notify_all()
         if m.failure is not None:
             self.trouble(run, Trouble("failed"))
         elif all(other.finished for other in self.members) and not self.busy_until_recovered:

@@ -49,7 +49,7 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
         self._buffer += data
         frames = []
         while (frame := self._next()) is not None:
@@ -81,15 +81,16 @@ class Reader:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._frames = Frames()
+        self._memory = memoryview(bytearray(1 << 20))  # kept: new memory for every frame would cost more than reading it
         self._ready: deque[Frame] = deque()
 
     def receive(self) -> Frame:
         """Block until a whole frame is there. ``EOFError`` when the other side is gone."""
         while not self._ready:
-            data = self._sock.recv(1 << 20)
-            if not data:
+            count = self._sock.recv_into(self._memory)
+            if not count:
                 raise EOFError("the other side closed the socket")
-            self._ready += self._frames.feed(data)
+            self._ready += self._frames.feed(self._memory[:count])
         return self._ready.popleft()
 
 
