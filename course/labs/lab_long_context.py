@@ -19,6 +19,7 @@ from minipar.context_parallel import METHODS, Layout, timing
 from minipar.hardware import Cluster, Link
 from minipar.trace import COMM, Span, Timeline
 
+MOST_RANKS = 8
 PICTURE = 48  # tokens that a picture's square stands for, about
 LONGER = 64  # the tokens that each token on the ranks stands for: 960 of them take as long as 61,440 on the modelled hardware
 SHOWN = 1.5  # seconds that a paced run lasts on the learner's clock, at least
@@ -32,6 +33,7 @@ class LongContextLab(Lab):
     def controls(self) -> dict[str, Control]:
         return {
             "cp": Slider("cp", 1, 8, 4, help="ranks that share the sequence"),
+            "tp": Steps("tp", (1, 2, 4), 1, "ranks that share the heads of each piece of it"),
             "seq": Steps("sequence", (15_360, 30_720, 61_440, 122_880), 61_440, "tokens"),
             "method": Choice("method", METHODS, "ring"),
             "link": link_menu("a100-nvlink", measured=False),
@@ -42,8 +44,10 @@ class LongContextLab(Lab):
         return [self.masks, self.timeline]
 
     def refuse(self, v: Settings) -> str | None:
-        if v.method == "ulysses" and HEADS % v.cp:
-            return f"Ulysses deals {HEADS} heads out to {v.cp} ranks, and they do not divide"
+        if v.cp * v.tp > MOST_RANKS:
+            return f"cp {v.cp} x tp {v.tp} = {v.cp * v.tp} ranks, and this lab starts {MOST_RANKS} at most"
+        if v.method == "ulysses" and HEADS // v.tp % v.cp:
+            return f"Ulysses deals {HEADS // v.tp} heads out to {v.cp} ranks, and they do not divide"
         try:
             Layout.of(v.method, v.cp).refuse(v.seq)
         except ValueError as error:
@@ -52,25 +56,25 @@ class LongContextLab(Lab):
 
     def predict(self, v: Settings) -> None:
         layout = Layout.of(v.method, v.cp)
-        work = pairs(layout, v.seq)
-        self.masks.show(masks(layout), work, notes(layout))
+        self.masks.show(masks(layout, v.tp), pairs(layout, v.seq, v.tp), notes(layout, v.tp))
         expected = predicted(v)
         self.timeline.show(predicted=expected, measured=None)
         self.figures.predict("forward and backward", expected.makespan, "s")
-        self.figures.predict("on one rank alone", predicted(Settings(**{**vars(v), "cp": 1})).makespan, "s")
+        self.figures.predict("on one rank alone", predicted(Settings(**{**vars(v), "cp": 1, "tp": 1})).makespan, "s")
         self.figures.predict("with each step waiting for its busiest rank", waiting(layout, v.seq), "x the mean work")
         for phase in ("forward", "backward"):
-            self.figures.predict(f"sent by each rank {phase}", sent(layout, v.seq, phase), "B")
-        self.figures.predict("kept for backward by each rank", kept(v.seq / v.cp), "B")
+            self.figures.predict(f"sent by each rank {phase}", sent(layout, v.seq, phase) / v.tp, "B")
+        self.figures.predict("kept for backward by each rank", kept(v.seq / v.cp) / v.tp, "B")
         self.figures.predict("kept by one rank alone", kept(v.seq), "B")
 
     def measure(self, go: Go, v: Settings) -> str:
         expected = predicted(v)
         factor = max(1.0, shown(v, expected) / expected.makespan)
         hardware = slowed(shrunk(modelled(v.link)), factor)
-        _, out = go(v.cp, attention_step, v.method, v.seq // LONGER, hardware=hardware, factor=factor, timeout=120.0)
+        step = (attention_step, v.method, v.seq // LONGER, v.tp)
+        _, out = go(expected.ranks, *step, hardware=hardware, factor=factor, timeout=120.0)
         spans = [s._replace(start=s.start / factor, end=s.end / factor) for own, *_ in out for s in own]
-        seen = Timeline([s._replace(nbytes=LONGER * s.nbytes) for s in spans], v.cp, "paced")
+        seen = Timeline([s._replace(nbytes=LONGER * s.nbytes) for s in spans], expected.ranks, "paced")
         self.timeline.show(measured=seen)
         self.figures.find("forward and backward", seen.makespan, "s", seen.source)
         spans = seen.of(0, COMM)
@@ -83,7 +87,16 @@ class LongContextLab(Lab):
 
 
 def predicted(v: Settings) -> Timeline:
-    return timing.predict(Layout.of(v.method, v.cp), v.seq, HEADS, HEAD_DIM, modelled(v.link))
+    """Ranks that share heads are neighbours; they do the same beside each other, and have nothing to say to each other."""
+    cluster = modelled(v.link)
+    cluster = replace(cluster, ranks_per_node=max(1, cluster.ranks_per_node // v.tp))
+    one = timing.predict(Layout.of(v.method, v.cp), v.seq, HEADS // v.tp, HEAD_DIM, cluster)
+    spans = [
+        s._replace(rank=s.rank * v.tp + member, peers=tuple(peer * v.tp + member for peer in s.peers))
+        for s in one.spans
+        for member in range(v.tp)
+    ]
+    return Timeline(spans, v.cp * v.tp, "predicted")
 
 
 def shrunk(cluster: Cluster) -> Cluster:
@@ -98,16 +111,16 @@ def shrunk(cluster: Cluster) -> Cluster:
 
 def shown(v: Settings, expected: Timeline) -> float:
     """Seconds of slow motion: long enough that what the CPUs need for all ranks' arithmetic does not show."""
-    real = sum(pairs(Layout.of(v.method, v.cp), v.seq // LONGER))
+    real = sum(pairs(Layout.of(v.method, v.cp), v.seq // LONGER, v.tp))
     flops = (timing.FORWARD_FLOPS + timing.BACKWARD_FLOPS) * HEAD_DIM * real
-    modelled_share = max(map(expected.busy, range(v.cp))) / expected.makespan
+    modelled_share = max(map(expected.busy, range(expected.ranks))) / expected.makespan
     return max(SHOWN, min(6.0, flops / CPU_FLOPS / (LATE + modelled_share)))
 
 
-def pairs(layout: Layout, seq: int) -> list[int]:
-    """Query-key pairs that each rank computes, over all heads."""
-    heads = HEADS // layout.ulysses
-    return [heads * sum(steps) for steps in layout.work(seq)]
+def pairs(layout: Layout, seq: int, tp: int = 1) -> list[int]:
+    """Query-key pairs that each rank computes, over all its heads."""
+    heads = HEADS // layout.ulysses // tp
+    return [heads * sum(steps) for steps in layout.work(seq) for _ in range(tp)]
 
 
 def waiting(layout: Layout, seq: int) -> float:
@@ -116,7 +129,7 @@ def waiting(layout: Layout, seq: int) -> float:
     return float(work.max(axis=0).sum() / work.sum(axis=1).mean())
 
 
-def masks(layout: Layout) -> np.ndarray:
+def masks(layout: Layout, tp: int = 1) -> np.ndarray:
     """``[ranks, size, size]``: what each rank computes of a short sequence that is laid out in the same way."""
     size = layout.multiple * max(1, round(PICTURE / layout.multiple))
     seen = np.tril(np.ones((size, size), dtype=bool))
@@ -125,14 +138,16 @@ def masks(layout: Layout) -> np.ndarray:
         team = range(rank // layout.ulysses * layout.ulysses, (rank // layout.ulysses + 1) * layout.ulysses)
         rows = np.concatenate([layout.positions(size, member).numpy() for member in team])
         picture[rank, rows] = np.where(seen[rows], MINE, AHEAD)
-    return picture
+    return picture.repeat(tp, 0)
 
 
-def notes(layout: Layout) -> list[str]:
-    share = HEADS // layout.ulysses
-    if layout.ulysses == 1:
-        return [f"all {HEADS} heads"] * layout.ranks
-    return [f"heads {first} to {first + share - 1}" if share > 1 else f"head {first}" for first in range(0, HEADS, share)]
+def notes(layout: Layout, tp: int = 1) -> list[str]:
+    """The heads of each rank: those of its place among the ``tp``, and of these its share within a Ulysses team."""
+    share = HEADS // tp // layout.ulysses
+    firsts = [member * HEADS // tp + rank % layout.ulysses * share for rank in range(layout.ranks) for member in range(tp)]
+    if share == HEADS:
+        return [f"all {HEADS} heads"] * len(firsts)
+    return [f"heads {first} to {first + share - 1}" if share > 1 else f"head {first}" for first in firsts]
 
 
 def tensor(tokens: float) -> float:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minipar import comm, pacing
+from minipar import Mesh, comm, pacing
 from minipar.context_parallel import ContextAttention, Layout
 from minipar.context_parallel.timing import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.trace import Span, now, tracer
@@ -17,32 +17,34 @@ HEADS, HEAD_DIM = 8, 16
 WARM = 16  # tokens for each rank, a multiple of what any layout needs
 
 
-def attention_step(method: str, seq: int) -> tuple[list[Span], int, float]:
-    """On each rank: causal attention over a sequence that is cut over the ranks, forward and backward.
+def attention_step(method: str, seq: int, tp: int = 1) -> tuple[list[Span], int, float]:
+    """On each rank: causal attention, forward and backward; ``tp`` neighbours share its heads, and all others the sequence.
 
     Returns the spans, the bytes kept for backward, and by how much result and gradients differ from attention on one rank.
     """
-    axis = comm.world()
-    attention = PacedAttention(axis, Layout.of(method, axis.size))
+    world = comm.world()
+    mesh = Mesh(cp=world.size // tp, tp=tp)
+    attention = PacedAttention(mesh["cp"], Layout.of(method, mesh["cp"].size))
+    heads = slice(mesh["tp"].rank * HEADS // tp, (mesh["tp"].rank + 1) * HEADS // tp)
     pacer = pacing.current()
     comm.pace(None)
-    both_ways(attention, WARM * axis.size)  # the first products of a process take longer: not paced, and not watched
-    comm.pace(None if pacer is None else pacer.cluster, axis.rank)
-    comm.barrier(axis)
+    both_ways(attention, WARM * mesh["cp"].size, heads)  # the first products of a process take longer: not paced, not watched
+    comm.pace(None if pacer is None else pacer.cluster, world.rank)
+    comm.barrier(world)
     with tracer.watch() as spans:
-        found, kept = both_ways(attention, seq)
-    return [s for s in spans if s.name != "barrier"], kept, difference(found, seq, attention)
+        found, kept = both_ways(attention, seq, heads)
+    return [s for s in spans if s.name != "barrier"], kept, difference(found, seq, heads, attention)
 
 
-def tensors(seq: int) -> Tensor:
-    """``[4, 1, heads, seq, head_dim]``: q, k, v and the gradient of the result, the same on every rank."""
-    return torch.randn(4, 1, HEADS, seq, HEAD_DIM, generator=torch.Generator().manual_seed(0))
+def tensors(seq: int, heads: slice) -> Tensor:
+    """``[4, 1, own heads, seq, head_dim]``: q, k, v and the gradient of the result, of the same whole on every rank."""
+    return torch.randn(4, 1, HEADS, seq, HEAD_DIM, generator=torch.Generator().manual_seed(0))[:, :, heads].contiguous()
 
 
-def both_ways(attention: ContextAttention, seq: int) -> tuple[Tensor, int]:
+def both_ways(attention: ContextAttention, seq: int, heads: slice) -> tuple[Tensor, int]:
     """This rank's result and gradients of q, k and v, in one tensor; and the bytes kept for backward."""
     own = attention.layout.positions(seq, attention.axis.rank)
-    mine = tensors(seq)[..., own, :].requires_grad_()
+    mine = tensors(seq, heads)[..., own, :].requires_grad_()
     out, kept = kept_for_backward(attention, mine)
     with tracer.during("backward"):
         (out * mine[3].detach()).sum().backward()
@@ -50,9 +52,9 @@ def both_ways(attention: ContextAttention, seq: int) -> tuple[Tensor, int]:
     return torch.stack([out.detach(), *mine.grad[:3]]), kept
 
 
-def difference(found: Tensor, seq: int, attention: ContextAttention) -> float:
+def difference(found: Tensor, seq: int, heads: slice, attention: ContextAttention) -> float:
     """Relative, from the same attention on one rank."""
-    whole = tensors(seq).requires_grad_()
+    whole = tensors(seq, heads).requires_grad_()
     q, k, v = whole[:3].unbind(0)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     (out * whole[3].detach()).sum().backward()

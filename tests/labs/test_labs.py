@@ -141,9 +141,12 @@ def test_tensor_parallel_refuses_rows_that_do_not_divide() -> None:
         labs.tensor_parallel(tp=3, order="row-column")
 
 
+@pytest.mark.parametrize("split", [{"cp": 4, "tp": 1}, {"cp": 2, "tp": 2}], ids=["cp", "cp and tp"])
 @pytest.mark.parametrize("method", ["ring", "zigzag", "ulysses"])
-def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(finished: Callable[..., Lab], method: str) -> None:
-    lab = finished("long_context", method=method)
+def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(
+    finished: Callable[..., Lab], method: str, split: dict[str, int]
+) -> None:
+    lab = finished("long_context", method=method, **split)
     counted = {name: found[:2] for name, found in lab.figures.found.items() if found[2] == "counted"}
     assert len(counted) == 3
     assert counted == {name: lab.figures.predicted[name] for name in counted}
@@ -154,24 +157,29 @@ def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(finished: C
 
 
 @pytest.mark.parametrize("method", ["ring", "zigzag", "ulysses"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, method: str) -> None:
-    from course.labs.lab_long_context import HEADS, masks, pairs
+@pytest.mark.parametrize(("ranks", "tp"), [(1, 1), (2, 1), (4, 1), (2, 4)])
+def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, tp: int, method: str) -> None:
+    from course.labs.lab_long_context import HEADS, masks, notes, pairs
     from course.views.masks import MINE
     from minipar.context_parallel import Layout
 
     layout = Layout.of(method, ranks)
-    picture = masks(layout)
+    picture = masks(layout, tp)
     size = picture.shape[-1]
-    heads = HEADS // layout.ulysses
+    heads = HEADS // layout.ulysses // tp
     drawn = [heads * int((mask == MINE).sum()) for mask in picture]
     assert sum(drawn) == HEADS * size * (size + 1) // 2
-    assert drawn == pairs(layout, size)
+    assert drawn == pairs(layout, size, tp)
+    assert len(set(notes(layout, tp))) == layout.ulysses * tp
 
 
 def test_long_context_refuses_what_does_not_divide() -> None:
     with pytest.raises(ValueError, match="8 heads out to 3 ranks"):
         labs.long_context(cp=3, method="ulysses")
+    with pytest.raises(ValueError, match="4 heads out to 3 ranks"):
+        labs.long_context(cp=3, tp=2, method="ulysses")
+    with pytest.raises(ValueError, match="cp 8 x tp 2 = 16 ranks"):
+        labs.long_context(cp=8, tp=2)
     with pytest.raises(ValueError, match="15360 tokens do not cut into equal parts over 7 ranks"):
         labs.long_context(cp=7, seq=15_360)
 
