@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from minipar.pipeline_parallel.action import KINDS, Action, Instruction, ScheduleError, Transfer, makes, needs
@@ -71,10 +71,13 @@ def _check_slot(schedule: Schedule, rank: int, slot: int, action: Action, done: 
     for what, source in needs(action, schedule.stages):
         if schedule.placement[source] == rank and not _has(done, what, source, microbatch):
             first = "I" if kind == "W" else what
-            raise refuse("order", f"comes before {schedule.show(Action(first, source, microbatch))}, which it needs")
+            wanted = schedule.show(Action(first, source, microbatch))
+            if not _has(schedule.rows[rank], what, source, microbatch):
+                raise refuse("missing", f"needs {wanted}, which is missing")
+            raise refuse("order", f"comes before {wanted}, which it needs")
 
 
-def _has(done: set[tuple[str, int, int]], what: str, stage: int, microbatch: int) -> bool:
+def _has(done: Collection[tuple[str, int, int]], what: str, stage: int, microbatch: int) -> bool:
     return (what, stage, microbatch) in done or (what == "B" and ("I", stage, microbatch) in done)
 
 

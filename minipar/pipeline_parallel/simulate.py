@@ -46,7 +46,8 @@ def simulate(
     forward, input_grad, weight_grad: cost of an F, I, W on one chunk, one number or one per stage; a B costs I + W.
     comm: cost of a message between ranks, one number or one per pair of neighbour stages (``comm[s]``: between s and s + 1).
     overrides: the cost of single actions, instead.
-    Raises ValueError for a negative or NaN cost, ``ScheduleError`` if the schedule cannot run to its end.
+    Raises ValueError for a negative or NaN cost, or one of an action that there is not; ``ScheduleError`` if the schedule cannot
+    run to its end.
     """
     with no_collection():
         times = action_times(schedule, forward, input_grad, weight_grad, comm, overrides)
@@ -92,6 +93,9 @@ def action_times(
     hop = [wire if placement[s] != placement[s + 1] else 0.0 for s, wire in enumerate(per_stage(comm, max(stages - 1, 0), "comm"))]
     special = {action: _legal(seconds, f"overrides[{action}]") for action, seconds in (overrides or {}).items()}
     rules.check_rows(schedule)
+    unknown = special.keys() - {action for row in schedule.rows for action in row} if special else ()
+    if unknown:
+        raise ValueError(f"overrides[{min(unknown)}]: this schedule has no such action")
     return _run(schedule, cost, hop, special)
 
 

@@ -61,7 +61,7 @@ def _placement(rows: list[list[Action]]) -> tuple[int, ...]:
             if home != rank:
                 raise ScheduleError("placement", f"{action} is of stage {action.stage}, which lives on rank {home}", rank, slot)
     stages = max(max(rank_of, default=0) + 1, len(rows))
-    absent = [stage for stage in range(stages) if stage not in rank_of]
-    if absent:
-        raise ScheduleError("missing", f"no rank does anything for stage {absent[0]}; the last stage named is {stages - 1}")
+    absent = next((stage for stage in range(stages) if stage not in rank_of), None)  # a slip of the hand may name stage 10**9
+    if absent is not None:
+        raise ScheduleError("missing", f"no rank does anything for stage {absent}; the last stage named is {stages - 1}")
     return tuple(rank_of[stage] for stage in range(stages))

@@ -54,7 +54,7 @@ def zb_auto(
 ) -> Schedule:
     """The split-backward schedule with the smallest bubble that holds at most ``memory`` microbatches' activations a rank.
 
-    memory: in units of what one microbatch leaves on one rank; ``ranks`` if left out, as in 1F1B.
+    memory: in units of what one microbatch leaves on one rank; ``ranks`` if left out, as in 1F1B; ``math.inf`` is no limit.
     forward, input_grad, weight_grad, comm: as for ``Schedule.simulate``.
     kept: the share of these activations that must stay between I and W. Of equally good schedules the one that also fits with
     all of it kept is taken. Raises ValueError if not even one microbatch fits.
@@ -62,6 +62,7 @@ def zb_auto(
     memory = ranks if memory is None else memory
     if not memory >= 1:
         raise ValueError(f"memory={memory}: a rank must be able to hold the activations of at least one microbatch")
+    memory = min(memory, 2 * microbatches + ranks)  # nobody can use more
     if not 0 < kept <= 1:
         raise ValueError(f"kept={kept}: the share of the activations that a weight gradient needs is above 0 and at most 1")
     costs = Costs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_zb_auto_with_twice_the_memory_has_no_bubble_left(p: int) -> None:
     assert close(build("zb-auto", p, 4 * p, memory=p).simulate().span, 12 * p + (p - 1))
 
 
-@pytest.mark.parametrize("memory", [1, 2, 3.5, 4, 100])
+@pytest.mark.parametrize("memory", [1, 2, 3.5, 4, 100, math.inf])
 def test_zb_auto_keeps_to_its_memory_when_nothing_is_freed_before_w(memory: float) -> None:
     schedule = build("zb-auto", 4, 9, memory=memory, kept=1.0)
     schedule.validate()

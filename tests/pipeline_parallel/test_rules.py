@@ -14,7 +14,15 @@ BROKEN = {
     "wrong label": ("rank 1: F0 B0\nF0 B0", "text", 0, None, "says rank 1"),
     "empty": ("# nothing\n\n", "text", None, None, "an empty table"),
     "missing": ("F0 F1 B0 B1\nF0 B0 F1", "missing", 1, None, "missing B1"),
-    "missing forward": ("F0 B0\nB0", "order", 1, 0, "B0 comes before F0"),
+    "missing forward": ("F0 B0\nB0", "missing", 1, 0, "B0 needs F0, which is missing"),
+    "missing I": ("F0 W0\nF0 B0", "missing", 0, 1, "W0 needs I0, which is missing"),
+    "a stage by a slip of the hand": (
+        "F0@999999999999 B0@999999999999",
+        "missing",
+        None,
+        None,
+        "no rank does anything for stage 0",
+    ),
     "missing stage": ("F0@0 B0@0\nF0@2 B0@2", "missing", None, None, "stage 1"),
     "doubled": ("F0 B0 F0\nF0 B0", "doubled", 0, 2, "F0 stands here a second time"),
     "order": ("B0 F0\nF0 B0", "order", 0, 0, "B0 comes before F0, which it needs"),
@@ -124,6 +132,8 @@ def test_bad_arguments_get_a_reason(arguments: tuple, words: str) -> None:
         ({"comm": float("inf")}, "comm of stage 0 is inf"),
         ({"input_grad": [1, 2]}, "each of the 3 stages; these are 2"),
         ({"overrides": {Action("F", 0, 0): -3}}, r"overrides\[F0@0\] is -3"),
+        ({"overrides": {Action("F", 0, 4): 3}}, r"overrides\[F4@0\]: this schedule has no such action"),
+        ({"overrides": {Action("I", 0, 0): 3}}, r"overrides\[I0@0\]: this schedule has no such action"),
     ],
 )
 def test_bad_costs_get_a_reason(costs: dict, words: str) -> None:
