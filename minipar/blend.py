@@ -94,7 +94,7 @@ class Staged:
         self.pipeline.seed, self.pipeline.steps = seed, step
 
     def bubble(self) -> tuple[float, float]:
-        return self.pipeline.schedule.simulate().bubble, actions_of(self.pipeline.timeline()).bubble
+        return self.pipeline.expected().bubble, actions_of(self.pipeline.timeline()).bubble
 
 
 class Blend:
@@ -126,7 +126,7 @@ class Blend:
         self.engine.seed(seed, step)
 
     def bubble(self) -> tuple[float, float] | None:
-        """The idle share of the last step's pipeline, predicted (all stages alike) and as it ran; None where there is none.
+        """The idle share of the last step's pipeline, predicted from the stages' matrices and as it ran; None where there is none.
 
         Every rank must ask.
         """

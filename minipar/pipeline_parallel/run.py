@@ -70,7 +70,9 @@ class Pipeline:
         self.pace = _seconds(pace, schedule) if pace else {}
         self._hop = self.pace.pop("comm", [0.0] * (schedule.stages - 1))  # seconds of a message, by the stage in front of it
         layers = layers_of(model)
-        ranges = stage_layers(layers, schedule.stages, sizes, [matrix_elements(layer) for layer in layers])
+        elements = [matrix_elements(layer) for layer in layers]
+        ranges = stage_layers(layers, schedule.stages, sizes, elements)
+        self.costs = [sum(elements[i] for i in r) for r in ranges]  # by stage: matrix elements that each token is multiplied with
         pieces = [[layers[i] for i in r] for r in ranges]
         loss_sum = loss_sum or getattr(layers[-1], "loss_sum", None)
         if loss_sum is None:
@@ -132,6 +134,10 @@ class Pipeline:
         with tracer.during("backward"):
             sync_gradients(self.model.parameters(), self.mesh)
             sum_tied(self.tied, self.axis)
+
+    def expected(self) -> Timeline:
+        """What is predicted for these stages: a forward, and each half of a backward, lasts as long as there is to multiply."""
+        return self.schedule.simulate(self.costs, self.costs, self.costs)
 
     def timeline(self) -> Timeline:
         """The last step on all ranks of this pipeline, rank by its place in it; every rank must ask."""

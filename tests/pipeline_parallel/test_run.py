@@ -112,6 +112,15 @@ def _gradients_in_one_process(config: GPTConfig, microbatches: int, seeds: tuple
     return {name: p.grad for name, p in model.named_parameters()}
 
 
+def test_a_pipeline_predicts_itself_from_the_matrices_of_its_stages() -> None:
+    """The embedding only looks up, and so costs nothing; a layer costs what it multiplies each token with."""
+    config = GPTConfig(**TINY)
+    pipe = Pipeline(GPT(config), build("zb-v", 1, 3), Mesh(), sizes=[1, 11])
+    layer, head = 4 * config.width**2 + 2 * config.width * config.ffn, config.width * config.vocab
+    assert pipe.costs == [0, 10 * layer + head]
+    assert pipe.expected().makespan == 3 * 3 * pipe.costs[1]
+
+
 @pytest.mark.parametrize(("p", "m"), [(2, 5), (4, 8)])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_runs_is_the_table_in_its_order_and_memory(ranks, name: str, p: int, m: int) -> None:
