@@ -151,7 +151,7 @@ def _refuse_bad_model(options: argparse.Namespace) -> None:
         stages = build_schedule(options.schedule, options.pp, options.microbatches, options.chunks).stages
         if stages > config.layers + 2:
             have = f"{config.layers} layers, the embedding and the head"
-            raise ValueError(f"{have} are too few for {stages} stages: take more --layers")
+            raise ValueError(f"{have} are too few for {stages} stages: take at least --layers {stages - 2}")
     if options.ep > 1 and not options.experts:
         raise ValueError(f"--ep {options.ep} splits experts, and this model has none: take --experts, or leave --ep out")
 
