@@ -40,7 +40,7 @@ function paintSlot(ctx, { header, ratio }, slot, box, ranks) {
   }
   ctx.font = `11px ${FONT}`;
   const size = ctx.measureText(slot.text).width;
-  if (ctx.measureText(slot.text.replace(/^I/, "F")).width > w - 3) return;
+  if (ctx.measureText(slot.text.replace(/^I/, "F")).width > box.w - 3) return;
   if (lines) {
     ctx.fillStyle = kind.fill;
     ctx.fillRect(box.x + (w - size) / 2 - 2, box.y + 3, size + 4, box.h - 6);
