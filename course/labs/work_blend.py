@@ -12,6 +12,7 @@ from torch import nn
 from course.exercises.peak import PeakBytes
 from course.labs.work_pipeline import unseen
 from minipar import GPT, Mesh, blend, comm, data, pacing
+from minipar.expert_parallel.layer import end_step, routed
 from minipar.hardware import Cluster
 from minipar.model_time import model_time
 from minipar.planner.job import Job
@@ -27,6 +28,7 @@ class Seen(NamedTuple):
     loss: float
     seconds: float  # of that step, until this rank was done, in the modelled hardware's time
     wall: float  # the same by this machine's clock
+    routed: list[int]  # copies that this rank sent to each expert, all layers and microbatches together: counted
 
 
 def blend_step(job: Job, hardware: Cluster | None = None, wait: bool = False) -> Seen:
@@ -45,13 +47,14 @@ def blend_step(job: Job, hardware: Cluster | None = None, wait: bool = False) ->
             layout.evaluate(batch)  # the first time, stages also tell each other what form their messages have
         for _ in range(2 if wait else 0):  # in the modelled hardware's time it does not matter that first steps take longer
             layout.step(batch)
+            end_step(layout.model)
             _clear(params)
     comm.barrier()
     began = now()
     with model_time(where, comm.world().rank, wait) as clock, tracer.watch() as spans, _held_by_forwards(layout) as held:
         loss = layout.step(batch)
     memory = Memory(_bytes(params), _bytes([p.grad for p in params]), _bytes(adamw_step(params)), max(held))
-    return Seen(list(spans), memory, loss.item(), clock.time, now() - began)
+    return Seen(list(spans), memory, loss.item(), clock.time, now() - began, routed(layout.model))
 
 
 @contextmanager

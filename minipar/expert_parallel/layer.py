@@ -171,6 +171,15 @@ def end_step(model: nn.Module) -> None:
         layer.end_step()
 
 
+def routed(model: nn.Module) -> list[int]:
+    """Copies that this rank routed to each expert since the last ``end_step``, over all MoE layers: what the planner asks for.
+
+    Empty for a dense model. Where a capacity drops copies, these are still among them.
+    """
+    loads = [layer.load for layer in moe_layers(model)]
+    return torch.stack(loads).sum(dim=0).tolist() if loads else []
+
+
 def auxiliary_loss(model: nn.Module) -> Tensor:
     """This rank's share of all weighted auxiliary losses of the latest forward pass, a scalar without a gradient.
 

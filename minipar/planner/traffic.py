@@ -1,7 +1,8 @@
 """Bytes that each rank of a ``Job`` puts on the wire in one step, axis by axis: exactly those that ``minipar.comm`` counts.
 
 Only where tokens are sent to their experts is it an expectation: who chooses whom is not known before, so every expert is taken
-to be chosen equally often. Making groups, and a pipeline's first word about the shape of its messages, are no traffic.
+to be chosen equally often; given the choices of a step that was run (see ``routing``), it is exact again. Making groups, and a
+pipeline's first word about the shape of its messages, are no traffic.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from functools import lru_cache
 
 from minipar.comm.pending import SHARES
 from minipar.hardware import Cluster, cluster
-from minipar.planner.holdings import rank_params, stage_layers, tied_elements
+from minipar.planner.holdings import own_layers, rank_params, stage_layers, tied_elements
 from minipar.planner.job import Job, Local, Place
-from minipar.planner.recipe import Op, Recipe
+from minipar.planner.recipe import COUNT, Op, Recipe
+from minipar.planner.routing import Routed, travelling
 
 Bytes = Counter[str]  # by axis
 
@@ -27,24 +29,36 @@ def on_the_wire(op: Op, ranks: int) -> float:
     return op.size if op.name in ("all_to_all", "exchange") else 0.0
 
 
-def rank_bytes(job: Job, place: Place) -> Bytes:
+def rank_bytes(job: Job, place: Place, routed: Routed | None = None) -> Bytes:
     """Bytes that the rank at ``place`` sends in one ``blend`` step, by axis."""
     total: Bytes = Counter()
     for rows in job.rows_of(place):
         total.update(_microbatch(job, place, rows))
+    if routed is not None and job.ep > 1:
+        rows = travelling(job, place, routed)  # to the experts and back; forward, and backward again
+        total["ep"] = _counts_sent(job, place) + 2.0 * rows * job.config.width * job.number_bytes  # type: ignore[assignment]
     for op in (*gradient_sums(job, place), tied_sum(job, place), loss_sum(job)):
         if op is not None:
             total[op.axis] += on_the_wire(op, job.size(op.axis))  # type: ignore[assignment]
     return Counter({axis: nbytes for axis, nbytes in total.items() if nbytes})
 
 
-def bytes_by_axis(job: Job) -> dict[str, float]:
-    """Bytes that all ranks together put on the wire in one ``blend`` step, by axis: as ``Timeline.bytes_by_axis`` counts them."""
+def bytes_by_axis(job: Job, routed: Routed | None = None) -> dict[str, float]:
+    """Bytes that all ranks together put on the wire in one ``blend`` step, by axis: as ``Timeline.bytes_by_axis`` counts them.
+
+    ``routed``: see ``routing``; left out, every expert is taken to be chosen equally often.
+    """
     job.refuse()
     total: Bytes = Counter()
     for place in job.places():
-        total.update(rank_bytes(job, place))
+        total.update(rank_bytes(job, place, routed))
     return dict(total)
+
+
+def _counts_sent(job: Job, place: Place) -> float:
+    """How many rows to expect goes ahead of them, in every layer and microbatch."""
+    layers = sum(0 < layer <= job.config.layers for layer in own_layers(job, place))
+    return float(layers * job.microbatches * (job.config.experts - Local(job, place).experts) * COUNT)
 
 
 def bytes_by_link(job: Job, hardware: str | Cluster) -> dict[str, dict[str, float]]:

@@ -55,6 +55,9 @@ LAYOUTS = {
 EXPERTS = {  # who chooses which expert is not known before: neither are the bytes over ep
     "dp4 x ep2": (Job(replace(SHALLOW, experts=4), dp=4, ep=2, microbatches=2), TWO_NODES),
     "cp2 x tp2 x ep4": (Job(replace(SHALLOW, experts=4), cp=2, tp=2, ep=4), ONE_NODE),
+    "dp2 x tp2 x ep2, by sequence": (Job(replace(SHALLOW, experts=4), dp=2, tp=2, ep=2, sequence_parallel=True), ONE_NODE),
+    "dp2 x pp2 x ep2": (Job(replace(CONFIG, experts=4), dp=2, pp=2, ep=2, microbatches=4), TWO_NODES),
+    "dp2 x pp2 x ep2, zb-h1": (Job(replace(CONFIG, experts=4), dp=2, pp=2, ep=2, microbatches=4, schedule="zb-h1"), TWO_NODES),
 }
 NAMES = pytest.mark.parametrize("name", LAYOUTS)
 
@@ -109,6 +112,16 @@ def test_memory_is_within_five_percent_of_the_live_tensors(name: str, run) -> No
         assert predicted.activations == pytest.approx(own.memory.activations, rel=0.05), place
 
 
+@pytest.mark.parametrize("name", EXPERTS)
+def test_told_who_chose_whom_memory_is_within_five_percent_with_experts_too(name: str, run) -> None:
+    job, _ = EXPERTS[name]
+    routed = [own.routed for own in run(name)]
+    for place, own in zip(job.places(), run(name), strict=True):
+        predicted = live_memory(job, place, routed=routed)
+        assert (predicted.params, predicted.gradients) == (own.memory.params, own.memory.gradients)
+        assert predicted.activations == pytest.approx(own.memory.activations, rel=0.05), place
+
+
 @NAMES
 def test_step_time_is_within_five_percent_of_paced_ranks(name: str, run) -> None:
     job, hardware = LAYOUTS[name]
@@ -147,6 +160,19 @@ def test_with_experts_all_other_axes_send_what_was_predicted(name: str, run) -> 
         assert predicted.pop("ep") > 0
         assert found.pop("ep") > 0
         assert predicted == pytest.approx(found, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_told_who_chose_whom_also_the_bytes_to_experts_are_those_counted(name: str, run) -> None:
+    job, _ = EXPERTS[name]
+    routed = [own.routed for own in run(name)]
+    for place, own in zip(job.places(), run(name), strict=True):
+        assert dict(rank_bytes(job, place, routed)) == pytest.approx(counted(own), rel=1e-12)
+    assert len({tuple(row) for row in routed}) > 1  # not evenly, or nothing would be tried here
+    with pytest.raises(ValueError, match="a row for each of 4 ranks, of 4 counts each"):
+        bytes_by_axis(job, routed[1:])
+    with pytest.raises(ValueError, match=r"a count of routed copies must be a whole number, not 0\.5"):
+        bytes_by_axis(job, [[0.5] * 4] * 4)  # type: ignore[list-item]
 
 
 def test_a_slow_link_between_nodes_is_charged_to_the_axes_that_cross_it() -> None:
