@@ -26,6 +26,7 @@ IGNORE = "nbval-ignore-output"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 BULKY = 20_000  # characters of HTML or JSON that a picture beside it makes superfluous
 VARIES = re.compile(r"\b(measured|paced)\b")
+ASKS = re.compile(r"^predict\(", re.MULTILINE)
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 
 
@@ -115,6 +116,8 @@ def finish(notebook: NotebookNode, folder: Path) -> None:
         cell.outputs = [o for o in cell.outputs if o.output_type not in ("display_data", "execute_result") or o.data]
         if any(cleaned) or _varies(cell):
             _tag(cell)
+        if ASKS.search(cell.source):  # it holds the answer: folded, until the reader unfolds it
+            cell.metadata["jupyter"] = {**cell.metadata.get("jupyter", {}), "source_hidden": True}
     for cell in notebook.cells:
         cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter", "slideshow")})
 

@@ -76,6 +76,15 @@ def test_no_widget_state_and_nothing_of_this_machine_is_left(baked):
     }
 
 
+def test_the_source_of_a_question_is_folded_because_it_holds_the_answer(tmp_path):
+    path = tmp_path / "lesson.ipynb"
+    sources = ('predict("How many?", run=count, theory=3)', "from course.predict import predict", "lab.predict(\n    3\n)")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path)
+    bake.bake([path], execute=False)
+    folded = [cell.metadata.get("jupyter", {}).get("source_hidden", False) for cell in nbformat.read(path, as_version=4).cells]
+    assert folded == [True, False, False]
+
+
 def test_progress_bars_keep_their_last_state_and_addresses_are_taken_out(baked):
     (stream,) = outputs(baked, 3)
     lines = stream.text.splitlines()
