@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minipar import blend, comm, context_parallel, data, expert_parallel
+from minipar import blend, comm, context_parallel, data, expert_parallel, pacing
 from minipar import optimizer as optim
 from minipar.ledger import Layout
 from minipar.live import held, kept_for_backward
@@ -142,7 +142,8 @@ def one_step(layout: Layout, optimizer: torch.optim.Optimizer, batch: data.Batch
     with tracer.during("optimizer"), tracer.span("optimizer"):
         if clip:
             optim.clip(layout.model.parameters(), mesh, clip)
-        optimizer.step()
+        with pacing.compute(nbytes=optim.moved_bytes(optimizer)):
+            optimizer.step()
     expert_parallel.end_step(layout.model)
     return loss.item()
 

@@ -178,10 +178,13 @@ class Clock:
         n = self.split.dp * self.split.cp
         return self._ring(self._gradient_bytes(), n, stride=self.split.tp) if n > 1 else 0.0
 
+    def _most_params(self) -> float:
+        """On the rank that holds the most: the first stage has the embedding, the last has the head."""
+        return max(rank_params(self.model, self.split, stage) for stage in (0, self.split.pp - 1))
+
     def _gradient_bytes(self) -> float:
         n = self.split.dp * self.split.cp
-        params = max(rank_params(self.model, self.split, stage) for stage in (0, self.split.pp - 1))
-        return (3 if self.split.zero == 3 else 2) * (n - 1) / n * GRADIENT_BYTES * params
+        return (3 if self.split.zero == 3 else 2) * (n - 1) / n * GRADIENT_BYTES * self._most_params()
 
     def traffic(self) -> dict[str, float]:
         """Bytes that one rank of the first stage sends in a step, by axis: those whose seconds ``step`` counts."""
@@ -198,8 +201,7 @@ class Clock:
 
     def optimizer(self) -> float:
         """Seconds to read and write weights, gradients, master weights and two moments: 34 bytes a parameter."""
-        params = rank_params(self.model, self.split) / (self.split.dp if self.split.zero else 1)
-        return self._memory(34 * params)
+        return self._memory(34 * self._most_params() / (self.split.dp if self.split.zero else 1))
 
     def step(self) -> StepTime:
         """The busiest stage's work for every microbatch, the pipeline's fill and drain, and what follows the backward.

@@ -1,7 +1,7 @@
 """The predicted timeline of one step of a ``Job``: when every rank computes, sends and waits, before anyone runs it.
 
 An action of a stage takes what ``RankClock`` says, the schedule's own ``simulate`` says when it starts; then gradients are summed.
-The update by the optimizer is not part of it.
+The update by the optimizer is not part of it: see ``Step.update_seconds``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from minipar.checks import not_one_of, refuse
 from minipar.hardware import Cluster, Device, cluster
+from minipar.optimizer import moved_numbers
 from minipar.pipeline_parallel.action import Action, consumer
 from minipar.planner.closing import Gradient, Gradients, close
-from minipar.planner.holdings import stage_layers
+from minipar.planner.holdings import rank_params, stage_layers
 from minipar.planner.job import Job, Local, Place
-from minipar.planner.live import live_memory
+from minipar.planner.live import OPTIMIZERS, live_memory
 from minipar.planner.memory import Memory
 from minipar.planner.rank_clock import Piece, RankClock
 from minipar.planner.recipe import Op, Recipe
@@ -52,6 +54,13 @@ class Step:
     def bytes_by_axis(self) -> dict[str, float]:
         """Bytes that all ranks together put on the wire, exact but for tokens sent to their experts: see ``traffic``."""
         return bytes_by_axis(self.job)
+
+    def update_seconds(self, optimizer: str = "adamw") -> float:
+        """Of the optimizer's update, which follows and is not part of ``seconds``: the slowest rank moves all its numbers."""
+        refuse(not_one_of("optimizer", optimizer, OPTIMIZERS))
+        moved = moved_numbers(OPTIMIZERS[optimizer]) * self.job.number_bytes
+        params = {place: sum(held.elements for held in rank_params(self.job, place)) for place in self.job.places()}
+        return max(self.where.device_of(self.job.rank(place)).seconds(0, moved * count) for place, count in params.items())
 
     def memory(self, optimizer: str = "adamw") -> list[Memory]:
         """Bytes on each rank, in order."""

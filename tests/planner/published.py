@@ -24,7 +24,11 @@ KORTHIKANTI = {
 # The same paper's figure 1: GiB of activations of the first stage without and with both of its techniques.
 KORTHIKANTI_GIB = {"22B": (59.25, 9.5625), "530B": (114.0234375, 23.076171875)}
 
-# Smith et al. 2022 (arXiv:2201.11990), section 2.4: 530 B parameters on 2,240 A100
+# Smith et al. 2022 (arXiv:2201.11990), section 2.4: 530 B parameters on 2,240 A100. Predicted 21 % too short, and so are the other
+# two runs of that paper (50.2 s at dp 10, 44.4 s at dp 12: 22 and 24 %). The three lie on a line in the number of slots, m + p - 1:
+# 0.196 s a slot, and 6.3 s in every step besides. Predicted are 0.168 s and 1.2 s (gradient sync and optimizer). Megatron-LM's run
+# of the same layers (529.6B above) leaves at most 0.186 s for a slot, all that follows included: what the engine of this run spends
+# beyond that is in no published formula, so none of it is modelled.
 MT_NLG = (105, 20480, 128, 8, 35, 8, 1920, 50272, 60.1)
 
 # vTrain (Bang et al. 2024), measured multi-node runs: layers, width, heads, tp, pp, dp, batch, microbatch, milliseconds

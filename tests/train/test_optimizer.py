@@ -1,10 +1,15 @@
 """The learning rate is a function of the step, only matrices decay, and a clipped gradient is the same under every split."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from minipar import GPT, GPTConfig, Mesh, blend, data, optimizer
+from minipar import GPT, GPTConfig, Mesh, blend, data, optimizer, pacing, train
+from minipar.hardware import PRESETS, Device
 from minipar.parameters import full_tensor, grad_norm
+from minipar.planner import Job, predict_step
+from minipar.trace import tracer
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, seq=16)
 
@@ -54,3 +59,18 @@ def test_the_clip_is_by_the_norm_of_the_whole_gradient(ranks, limit):
             assert got_norm == pytest.approx(norm, rel=1e-10)
             for name, gradient in gradients.items():
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+def test_an_update_lasts_as_long_as_the_planner_gives_it_to_move_its_bytes(name):
+    model, slow = GPT(GPTConfig()), replace(PRESETS["cpu"], device=Device("slow", 1e12, 1e9, 1e8))
+    update = optimizer.build(name, model, 1e-3, 0.1)
+    expected = predict_step(Job(model.config), slow).update_seconds(name)
+    assert expected == pytest.approx(optimizer.moved_bytes(update) / 1e8)
+    pacing.pace(slow)
+    try:
+        with tracer.watch() as spans:
+            train.one_step(blend.build(model.config, Mesh(), model), update, data.batch(0, 2, model.config.seq), Mesh())
+    finally:
+        pacing.pace(None)
+    assert sum(span.seconds for span in spans if span.name == "optimizer") >= expected
