@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ COMPUTE = "compute"
 COMM = "comm"
 SOURCES = ("counted", "measured", "paced", "predicted")
 
+_NOTHING = nullcontext()
 now = time.monotonic  # one clock for all processes of a host, so spans of several ranks can be compared
 
 
@@ -222,13 +223,13 @@ class Tracer:
             finally:
                 self._close_piece(self._open.pop())
 
-    @contextmanager
-    def blocked(self) -> Iterator[None]:
+    def blocked(self) -> AbstractContextManager[None]:
         """The enclosed time is not computation of the innermost open span: it waits, or another span accounts for it."""
         outer = self._open[-1] if self._open else None
-        if outer is None or outer.paused:
-            yield
-            return
+        return _NOTHING if outer is None or outer.paused else self._pause(outer)
+
+    @contextmanager
+    def _pause(self, outer: _Open) -> Iterator[None]:
         self._close_piece(outer)
         outer.paused = True
         try:

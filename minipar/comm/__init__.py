@@ -13,18 +13,15 @@ from minipar.comm.calls import (
     async_all_gather,
     async_all_reduce_,
     async_all_to_all,
-    async_exchange,
     async_reduce_scatter,
     barrier,
     broadcast,
     broadcast_,
-    exchange,
     gather_objects,
-    recv,
     reduce_scatter,
-    send,
 )
 from minipar.comm.kinds import KindError, strict
+from minipar.comm.messages import async_exchange, exchange, recv, send
 from minipar.comm.pending import Monitor, Pending, set_monitor, wire_bytes
 from minipar.mesh import world
 from minipar.pacing import pace

@@ -1,4 +1,4 @@
-"""Plain data from rank to rank, without autograd.
+"""Plain data among all ranks of an axis, without autograd.
 
 Every call takes the ``Axis`` it runs over (all ranks, if left out) and returns new tensors; a trailing underscore says that it
 works in place. On an axis of one rank nothing is sent. The ``async_`` forms return a ``Pending``: ``wait()`` gives the result.
@@ -12,12 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minipar import pacing
-from minipar.comm.pending import Leg, Pending, finished, launch, watched
+from minipar.comm.pending import Pending, finished, launch, to_wire
 from minipar.mesh import Axis, world
-
-Message = tuple[torch.Tensor, int]  # a tensor and the rank, within the axis, at the other end
-_Op = tuple[str, torch.Tensor, int]  # "send" or "recv", what goes over the wire, the rank within the axis
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 # torch renamed these two in 2.13
@@ -32,7 +28,7 @@ def async_all_reduce_(x: torch.Tensor, axis: Axis | None = None, op: str = "sum"
     _refuse_in_place(x)
     if axis.size == 1:
         return finished(x)
-    wire = _to_wire(x, axis)
+    wire = to_wire(x, axis)
 
     def finish() -> torch.Tensor:
         return x if wire is x else x.copy_(wire)
@@ -55,7 +51,7 @@ def async_all_gather(x: torch.Tensor, axis: Axis | None = None, dim: int = 0) ->
     axis = axis or world()
     if axis.size == 1:
         return finished(x.detach())
-    wire = _to_wire(x.detach(), axis)
+    wire = to_wire(x.detach(), axis)
     out = wire.new_empty((axis.size, *wire.shape))  # [n, *x.shape]
 
     def finish() -> torch.Tensor:
@@ -80,7 +76,7 @@ def async_reduce_scatter(x: torch.Tensor, axis: Axis | None = None, dim: int = 0
             f"reduce_scatter over {axis.size} ranks needs a multiple of {axis.size} along dim {dim}, not {x.shape[dim]}"
         )
     pieces = torch.stack(x.detach().chunk(axis.size, dim)) if dim % x.dim() else x.detach()  # [n, *piece] or the same memory
-    wire = _to_wire(pieces, axis)
+    wire = to_wire(pieces, axis)
     shape = list(x.shape)
     shape[dim] //= axis.size
     out = wire.new_empty(shape)
@@ -111,7 +107,7 @@ def async_all_to_all(
         )
     if axis.size == 1:
         return finished(x.detach())
-    wire = _to_wire(x.detach(), axis)
+    wire = to_wire(x.detach(), axis)
     out = wire.new_empty((sum(recv_counts), *x.shape[1:]))
     row_bytes = x.element_size() * x.shape[1:].numel()
     leaving, coming = (row_bytes * (sum(counts) - counts[axis.rank]) for counts in (send_counts, recv_counts))
@@ -137,7 +133,7 @@ def broadcast_(x: torch.Tensor, axis: Axis | None = None, src: int = 0) -> torch
     _refuse_in_place(x)
     if axis.size == 1:
         return x
-    wire = _to_wire(x, axis)
+    wire = to_wire(x, axis)
 
     def finish() -> torch.Tensor:
         return x if wire is x else x.copy_(wire)
@@ -151,49 +147,11 @@ def broadcast(x: torch.Tensor, axis: Axis | None = None, src: int = 0) -> torch.
     return broadcast_(x.detach().clone(memory_format=torch.contiguous_format), axis, src)
 
 
-def async_exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (), axis: Axis | None = None) -> Pending:
-    """Start several messages at once: ``sends`` are ``(tensor, to)``, ``recvs`` are ``(tensor to fill, source)``.
-
-    Messages between two ranks arrive in the order given. ``wait()`` returns the list of received tensors.
-    """
-    axis = axis or world()
-    for _, peer in (*sends, *recvs):
-        if not 0 <= peer < axis.size or peer == axis.rank:
-            raise ValueError(f"rank {axis.rank} of axis {axis.name} (size {axis.size}) cannot exchange with rank {peer}")
-    if not sends and not recvs:
-        return finished([])
-    out = [(_to_wire(x.detach(), axis), peer) for x, peer in sends]
-    into = [(_to_wire(x, axis), peer) for x, peer in recvs]
-    ops: list[_Op] = []
-    legs = [_outgoing(wire, peer, axis, ops) for wire, peer in out] + [_incoming(wire, peer, axis, ops) for wire, peer in into]
-
-    def finish() -> list[torch.Tensor]:
-        out.clear()  # the sent tensors were kept alive until here
-        return [x if wire is x else x.copy_(wire) for (wire, _), (x, _) in zip(into, recvs, strict=True)]
-
-    return Pending(_start(ops, axis), legs, axis, (*sends, *recvs)[0][0], finish)
-
-
-def exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (), axis: Axis | None = None) -> list[torch.Tensor]:
-    """Send and receive several messages at once; returns the received tensors."""
-    return async_exchange(sends, recvs, axis).wait()
-
-
-def send(x: torch.Tensor, to: int, axis: Axis | None = None) -> None:
-    """Send ``x`` to rank ``to`` of the axis."""
-    exchange([(x, to)], [], axis)
-
-
-def recv(like: torch.Tensor, source: int, axis: Axis | None = None) -> torch.Tensor:
-    """A new tensor shaped like ``like``, received from rank ``source`` of the axis."""
-    return exchange([], [(torch.empty_like(like, requires_grad=False), source)], axis)[0]
-
-
 def barrier(axis: Axis | None = None) -> None:
     """Return once every rank of the axis has come here."""
     axis = axis or world()
     if axis.size > 1:
-        token = _to_wire(torch.zeros(1, device=_device(axis)), axis)
+        token = to_wire(torch.zeros(1, device=_device(axis)), axis)
         start = lambda: dist.all_reduce(token, group=axis.group, async_op=True)  # noqa: E731
         launch("barrier", axis, token, 0, start, lambda: None).wait()
 
@@ -206,44 +164,6 @@ def gather_objects(value: Any, axis: Axis | None = None) -> list[Any]:
     values: list[Any] = [None] * axis.size
     dist.all_gather_object(values, value, axis.group)
     return values
-
-
-def _start(ops: list[_Op], axis: Axis) -> list[dist.Work]:
-    """Start the messages. NCCL wants them as one batch: two ranks that both send first would wait for each other."""
-    group = axis.group
-    if any(wire.is_cuda for _, wire, _ in ops):
-        kinds = {"send": dist.isend, "recv": dist.irecv}
-        return dist.batch_isend_irecv([dist.P2POp(kinds[op], wire, axis.ranks[peer], group) for op, wire, peer in ops])
-    if group is not None and not watched():  # torch's wrappers take longer than gloo needs for a small message
-        return [group.send([wire], peer, 0) if op == "send" else group.recv([wire], peer, 0) for op, wire, peer in ops]
-    works = [
-        dist.isend(wire, group=group, group_dst=peer) if op == "send" else dist.irecv(wire, group=group, group_src=peer)
-        for op, wire, peer in ops
-    ]
-    return [work for work in works if work is not None]
-
-
-def _outgoing(wire: torch.Tensor, peer: int, axis: Axis, ops: list[_Op]) -> Leg:
-    """Queue a send. Where the rank is paced, a small message goes ahead and says when the transfer started."""
-    settle = None
-    pacer = pacing.current()
-    if pacer is not None:
-        pair = pacer.send(axis.ranks[peer], _nbytes(wire))
-        ops.append(("send", torch.tensor([pair[0]], dtype=torch.float64), peer))
-        settle = lambda: pair  # noqa: E731
-    ops.append(("send", wire, peer))
-    return Leg("send", _nbytes(wire), (axis.ranks[peer],), settle)
-
-
-def _incoming(wire: torch.Tensor, peer: int, axis: Axis, ops: list[_Op]) -> Leg:
-    settle = None
-    pacer = pacing.current()
-    if pacer is not None:
-        sent = torch.empty(1, dtype=torch.float64)
-        ops.append(("recv", sent, peer))
-        settle = lambda: pacer.receive(axis.ranks[peer], _nbytes(wire), sent.item())  # noqa: E731
-    ops.append(("recv", wire, peer))
-    return Leg("recv", 0, (axis.ranks[peer],), settle)
 
 
 def _reduction(op: str) -> dist.ReduceOp.RedOpType:
@@ -261,14 +181,6 @@ def _refuse_in_place(x: torch.Tensor) -> None:
         raise ValueError(
             "this call overwrites its tensor, so it must be contiguous in memory: pass x.contiguous() and keep the result"
         )
-
-
-def _to_wire(x: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """``x`` as the backend can take it: contiguous, and in pinned host memory where ranks share a GPU over gloo."""
-    if x.is_cuda and dist.get_backend(axis.group) == "gloo":
-        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        return host.copy_(x)
-    return x.contiguous()
 
 
 def _from_wire(wire: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -292,4 +204,4 @@ def _even_counts(x: torch.Tensor, axis: Axis) -> list[int]:
 
 
 def _nbytes(x: torch.Tensor) -> int:
-    return x.numel() * x.element_size()
+    return x.nbytes

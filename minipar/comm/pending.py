@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -55,9 +54,23 @@ def watched() -> bool:
     return _monitor is not None
 
 
-@dataclass
-class Leg:
-    """One part of a call to account for: a whole collective, or one message of an exchange."""
+@contextlib.contextmanager
+def _monitored(monitor: Monitor, op: str, axis: Axis, like: torch.Tensor | None) -> Iterator[None]:
+    with tracer.blocked():
+        monitor.enter(op, axis.name, axis.ranks, signature(like))
+        try:
+            yield
+        finally:
+            monitor.leave()
+
+
+def waiting(op: str, axis: Axis, like: torch.Tensor | None) -> contextlib.AbstractContextManager[None]:
+    """In the enclosed lines this rank may be blocked in ``op``."""
+    return tracer.blocked() if _monitor is None else _monitored(_monitor, op, axis, like)
+
+
+class Leg(NamedTuple):
+    """What there is to account for in a call."""
 
     op: str
     nbytes: float  # that this rank puts on the wire
@@ -71,22 +84,23 @@ class Pending:
     The tensors handed in belong to the transfer until then: neither write to them nor rely on an output.
     """
 
+    _completed: float | None = None
+
     def __init__(
         self,
         works: Sequence[dist.Work],
-        legs: Sequence[Leg],
+        leg: Leg,
         axis: Axis,
         like: torch.Tensor | None,
         finish: Callable[[], Any],
         launched: float | None = None,
     ) -> None:
         self._works = list(works)
-        self._legs = legs
+        self._leg = leg
         self._axis = axis
         self._like = like
         self._finish = finish
         self._launched = now() if launched is None else launched
-        self._completed: float | None = None
         self._phase = tracer.phase
         self._waited = False
         self._value: Any = None
@@ -95,9 +109,9 @@ class Pending:
     def _stamp_completion(self) -> None:
         """Note when an asynchronous call really ended, so that overlap shows.
 
-        Some of gloo's calls (messages, reduce-scatter) give no such signal: for them the end is that of ``wait()``.
+        Some of gloo's calls (reduce-scatter) give no such signal: for them the end is that of ``wait()``.
         """
-        if tracer.enabled and self._works and self._legs[0].op not in ("send", "recv"):
+        if tracer.enabled and self._works:
             with contextlib.suppress(RuntimeError):
                 self._works[-1].get_future().add_done_callback(lambda _: setattr(self, "_completed", now()))
 
@@ -116,31 +130,25 @@ class Pending:
         return self._value
 
     def _block(self) -> None:
-        began = now()
-        first = self._legs[0]
-        with tracer.blocked():
-            if _monitor is not None:
-                _monitor.enter(first.op, self._axis.name, self._axis.ranks, signature(self._like))
-            try:
-                for work in self._works:
-                    work.wait()
-                times = [leg.settle() if leg.settle else self._measured(leg, began) for leg in self._legs]
-                pacer = pacing.current()
-                if pacer is not None and first.settle:
-                    pacer.wait(began, times)
-            finally:
-                if _monitor is not None:
-                    _monitor.leave()
-        for leg, (start, end) in zip(self._legs, times, strict=True):
-            tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
+        began, leg = now(), self._leg
+        with waiting(leg.op, self._axis, self._like):
+            for work in self._works:
+                work.wait()
+            start, end = self._paced(began, leg.settle) if leg.settle else self._measured(began)
+        tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
 
-    def _measured(self, leg: Leg, began: float) -> tuple[float, float]:
-        """A collective is under way from its launch to its end; of a message only the time this rank waited is known.
+    def _paced(self, began: float, settle: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+        times = settle()
+        pacer = pacing.current()
+        if pacer is not None:
+            pacer.wait(began, [times])
+        return times
+
+    def _measured(self, began: float) -> tuple[float, float]:
+        """A collective is under way from its launch to its end.
 
         Where this rank came to wait before the end, it was blocked until it ran again: that is the end for it.
         """
-        if leg.op in ("send", "recv"):
-            return began, now()
         ended_before = self._completed is not None and self._completed < began
         return self._launched, self._completed if ended_before else now()  # type: ignore[return-value]
 
@@ -151,7 +159,7 @@ def _nothing() -> None:
 
 def finished(value: Any) -> Pending:
     """A communication that needed none: an axis of one rank."""
-    pending = Pending((), (), Axis("", 1, 0, (0,)), None, lambda: value)
+    pending = Pending((), Leg("", 0, ()), Axis("", 1, 0, (0,)), None, lambda: value)
     pending.wait()
     return pending
 
@@ -179,7 +187,7 @@ def launch(
     works.append(start())
     sent = wire_bytes(op, full_bytes, axis.size) if nbytes is None else nbytes
     leg = Leg(op, sent, tuple(r for r in axis.ranks if r != axis.ranks[axis.rank]), settle)
-    return Pending(works, [leg], axis, x, finish, launched)
+    return Pending(works, leg, axis, x, finish, launched)
 
 
 def signature(x: torch.Tensor | None) -> str:
@@ -187,3 +195,11 @@ def signature(x: torch.Tensor | None) -> str:
     if x is None:
         return ""
     return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+
+
+def to_wire(x: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """``x`` as the backend can take it: contiguous, and in pinned host memory where ranks share a GPU over gloo."""
+    if x.is_cuda and dist.get_backend(axis.group) == "gloo":
+        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        return host.copy_(x)
+    return x.contiguous()
