@@ -89,8 +89,11 @@ class Mesh:
         if unknown:
             raise KeyError(f"no axis {unknown[0]!r}; a mesh has {', '.join(self.sizes)}")
         real = tuple(name for name in (*DENSE, *EXPERT) if name in wanted and self.sizes[name] > 1)
-        if real not in self._axes:
+        if not real:
             return Axis("+".join(wanted), 1, 0, (self.world.rank,))
+        if real not in self._axes:  # an axis of one rank would leave the others out in silence
+            joined = ", ".join("+".join(each) for each in self._axes if len(each) > 1) or "none"
+            raise KeyError(f"no joint axis of {' and '.join(real)}; the joint axes of this mesh: {joined}")
         return self._axes[real]
 
     def __repr__(self) -> str:

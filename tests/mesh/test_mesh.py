@@ -101,6 +101,19 @@ def test_an_unknown_axis_is_named():
         Mesh()["dp", "xp"]
 
 
+def joint_refused(sizes: dict[str, int], names: tuple[str, ...]) -> str:
+    with pytest.raises(KeyError) as error:
+        Mesh(**sizes)[names]
+    return str(error.value)
+
+
+@pytest.mark.parametrize("names", [("dp", "ep"), ("edp", "ep"), ("ep", "tp")], ids="+".join)
+def test_a_joint_axis_that_no_mesh_has_is_refused_and_never_taken_for_one_rank(ranks, names):
+    for said in ranks(4).run(joint_refused, {"dp": 2, "tp": 2, "ep": 2}, names):
+        assert "no joint axis of" in said
+        assert "dp+tp" in said
+
+
 def test_the_axes_of_a_mesh_agree_with_torch_device_mesh(ranks):
     def torch_lines() -> list[tuple[int, ...]]:
         from torch.distributed import get_process_group_ranks
