@@ -9,6 +9,8 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from course.bake import IGNORE
+
 CELLS = (30, 45)
 WORDS_PER_LINE = (6, 10)
 MEDIAN_LINES, MOST_LINES = 6, 20
@@ -126,6 +128,15 @@ def is_stored_executed(notebook: NotebookNode) -> Iterator[str]:
     yield from (f"an output shows a path of the machine it was made on: {path}" for path in sorted(found))
 
 
+def compares_no_rounding(notebook: NotebookNode) -> Iterator[str]:
+    """A stored number of this size is rounding, and another machine rounds otherwise: whoever says *measured* is not compared."""
+    for number, cell in enumerate(notebook.cells):
+        compared = IGNORE not in cell.metadata.get("tags", [])
+        found = re.search(r"\b[\d.]+e-\d+", " ".join(map(text_of, cell.get("outputs", [])))) if compared else None
+        if found:
+            yield f"cell {number} shows {found.group()} and does not say measured: it would have to come out the same everywhere"
+
+
 def is_baked(notebook: NotebookNode) -> Iterator[str]:
     if "widgets" in notebook.metadata:
         yield "it stores widget state"
@@ -138,5 +149,5 @@ def is_baked(notebook: NotebookNode) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     *(says_what_it_is, is_of_good_size, asks_before_it_shows, answers_after_the_last_cell),
     has_a_lab_and_exercises,
-    *(ends_with_recap_and_next_step, is_stored_executed, is_baked),
+    *(ends_with_recap_and_next_step, is_stored_executed, compares_no_rounding, is_baked),
 )

@@ -135,6 +135,10 @@ def path_of_the_machine(notebook: NotebookNode) -> None:
     notebook.cells[3].outputs = [new_output("stream", name="stdout", text="File /home/ann/x.py, line 3")]
 
 
+def rounding(notebook: NotebookNode) -> None:
+    notebook.cells[3].outputs = [new_output("stream", name="stdout", text="largest difference 7.4e-16")]
+
+
 def widget_state(notebook: NotebookNode) -> None:
     notebook.metadata["widgets"] = {}
 
@@ -169,6 +173,7 @@ def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
         (not_executed, "not stored after one run"),
         (failed, "a cell failed: RankDied"),
         (path_of_the_machine, "/home/ann/x.py"),
+        (rounding, "cell 3 shows 7.4e-16 and does not say measured"),
         (widget_state, "widget state"),
         (widget_without_picture, "without a static picture"),
     ],
