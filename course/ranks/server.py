@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
 from typing import Any
 
 from course.ranks import strays
@@ -144,8 +145,7 @@ class ForkServer:
         self._sock.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1)
-        tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-        gone = RuntimeError(f"the fork server ended (exit code {self._process.returncode}). {tail}".strip())
+        gone = RuntimeError(f"the fork server ended (exit code {self._process.returncode}). {last_words(self.log)}".strip())
         if not self._up.done():
             self._up.set_exception(gone)
         for ticket in self._waiting.values():
@@ -168,6 +168,14 @@ class ForkServer:
 
 
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from course.ranks.zygote import main; main(int(sys.argv[2]))"
+
+
+def last_words(log: Path) -> str:
+    """The end of a log; nothing where the kernel, which ends too, has removed it."""
+    try:
+        return log.read_text(errors="replace")[-2000:]
+    except OSError:
+        return ""
 
 
 def _clean_path() -> list[str]:

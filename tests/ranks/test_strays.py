@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from course.ranks import strays
+from course.ranks.server import last_words
 
 
 @pytest.fixture
@@ -92,3 +93,11 @@ def test_every_process_of_a_pool_is_on_record(ranks):
     assert record["kernel"] == strays.identity(os.getpid())
     assert psutil.Process(pool.pids[0]).ppid() == record["server"][0]
     assert (strays.home().stat().st_mode & 0o777) == 0o700
+
+
+def test_the_log_of_a_fork_server_ends_in_its_last_words_and_says_nothing_once_it_is_removed(tmp_path):
+    log = tmp_path / "zygote.log"
+    log.write_text("a" * 3000 + "the end")
+    assert last_words(log) == "a" * 1993 + "the end"
+    log.unlink()  # as the kernel does that ends
+    assert last_words(log) == ""
