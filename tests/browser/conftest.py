@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.timeout(300), append=False)  # the first test also starts the server
+            item.add_marker(pytest.mark.timeout(600), append=False)  # the first test also starts the server
 
 
 @pytest.fixture(scope="package")  # not longer: Playwright's loop runs in this thread, and other tests need theirs

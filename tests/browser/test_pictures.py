@@ -122,7 +122,6 @@ def masks_follow_their_sliders(pictures: LabPage) -> None:
     pictures.screenshot("dark-masks")
 
 
-@pytest.mark.timeout(300)
 def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     page = pictures.page
     timeline = page.locator(".mp-timeline canvas[role=application]").first

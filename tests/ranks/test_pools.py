@@ -43,10 +43,9 @@ def test_fifty_restarts_leave_no_process_descriptor_or_thread(ranks):
 
 def _settled(count):
     """Descriptors are closed a moment later, by other threads: what ``count`` says when it says the same for a while."""
-    same, last = 0, count()
-    while same < 20:
-        time.sleep(0.01)
-        same, last = (same + 1, last) if count() == last else (0, count())
+    last = None
+    while last != (last := count()):
+        time.sleep(0.2)
     return last
 
 
