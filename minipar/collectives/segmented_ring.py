@@ -1,20 +1,23 @@
-"""The ring with its pieces cut into segments, and with receives posted before their messages come.
+"""The ring with its pieces cut into segments, and with every receive posted before its message comes.
 
     plain        | receive piece    | add | receive piece    | add |
     segmented    | receive | receive | receive | receive |
                            | add |   | add |   | add |   | add |
 
-While one segment is added, the next is on its way. Only the first half adds: the finished sums travel in whole pieces. A message
-that finds its receive waiting leaves at once; one that does not must first ask. The bytes are those of the plain ring.
+While one segment is added, the next is on its way. Only the first half adds: the finished sums travel in whole pieces. The bytes
+are those of the plain ring.
+
+A message that finds its receive waiting leaves at once; one that does not must first ask. So a partial sum collects in the memory
+that it arrives in, never in the tensor: the receives of the whole first half wait from the start, and each of its hops frees one
+piece of the tensor, where a finished sum may arrive. The price is memory for ``(n - 1) / n`` of the tensor.
+
 Gloo and NCCL work like this inside. NCCL runs the messages of a rank one after the other, so there a receive that waits would hold
 up the send behind it, for ever: between GPUs this is the plain ring.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 
@@ -23,33 +26,27 @@ from minipar.collectives import ring
 from minipar.collectives.pieces import add, cut, flat
 from minipar.mesh import Axis, world
 
-SEGMENT_BYTES = 2**21
-IN_FLIGHT = 3  # segments with memory to arrive in: some are on their way while one is added
-
-
-class _Step(NamedTuple):
-    outgoing: torch.Tensor
-    target: torch.Tensor
-    adds: bool  # the first half adds what arrives; the second half keeps it as it is
-    needs: int  # how many receives must be over before ``outgoing`` may leave
+SEGMENT_BYTES = 2**22  # handing over a smaller one costs more than adding it meanwhile saves
 
 
 def all_reduce_(x: torch.Tensor, axis: Axis | None = None, segment_bytes: int = SEGMENT_BYTES) -> torch.Tensor:
     """Sum ``x`` over the axis in place. Sends what the plain ring sends; partial sums in segments of about ``segment_bytes``."""
     axis = axis or world()
-    if x.is_cuda:
+    if x.is_cuda or axis.size == 1:
         return ring.all_reduce_(x, axis)
-    pieces = cut(flat(x), axis.size)
-    steps = list(_steps(pieces, segments_of(len(pieces[0]) * x.element_size(), segment_bytes), axis))
-    sends: list[comm.Pending] = []
-    receives = _Receives(steps, sends, axis)
-    for step in steps:
-        receives.finish(step.needs)
-        sends.append(comm.async_exchange([(step.outgoing, (axis.rank + 1) % axis.size)], [], axis))
-        receives.post()
-    receives.finish(len(steps))
-    for send in sends:
-        send.wait()
+    n, rank = axis.size, axis.rank
+    pieces = cut(flat(x), n)
+    parts = [cut(piece, segments_of(len(pieces[0]) * x.element_size(), segment_bytes)) for piece in pieces]
+    partial = [[_receive(torch.empty_like(part), axis) for part in parts[rank - 2 - hop]] for hop in range(n - 1)]
+    first = [_send(part, axis) for part in parts[rank - 1]]
+    sends, finished = [*first], []
+    for hop, arriving in enumerate(partial):
+        mine = parts[rank - 2 - hop]
+        sends += _pass_on(arriving, mine, axis) if hop < n - 2 else _complete(arriving, mine, pieces[rank], axis)
+        _finish(first)  # they leave from where the first finished sum will arrive
+        finished.append(_receive(pieces[rank - 1 - hop], axis))
+    sends += [_send(pending.wait()[0], axis) for pending in finished[:-1]]
+    _finish(finished + sends)
     return x
 
 
@@ -58,56 +55,30 @@ def segments_of(piece_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> int:
     return max(1, -(-piece_bytes // segment_bytes))
 
 
-def _steps(pieces: list[torch.Tensor], segments: int, axis: Axis) -> Iterator[_Step]:
-    """What this rank sends and receives, in order: hop by hop around the ring, the partial sums segment by segment."""
-    n, rank = axis.size, axis.rank
-    parts = [cut(piece, segments) for piece in pieces]
-    for hop in range(n - 1):
-        for i in range(segments):  # it arrived one hop earlier
-            needs = max(0, (hop - 1) * segments + i + 1)
-            yield _Step(parts[(rank - 1 - hop) % n][i], parts[(rank - 2 - hop) % n][i], True, needs)
-    for hop in range(n - 1):
-        yield _Step(pieces[(rank - hop) % n], pieces[(rank - 1 - hop) % n], False, (n - 1) * segments + hop)
+def _pass_on(arriving: list[comm.Pending], mine: list[torch.Tensor], axis: Axis) -> Iterator[comm.Pending]:
+    """Add this rank's share to each partial sum when it comes, and send it to the right."""
+    for pending, share in zip(arriving, mine, strict=True):
+        (partial,) = pending.wait()
+        add(partial, share)
+        yield _send(partial, axis)
 
 
-class _Receives:
-    """The receives of all steps, in order. As many as have memory to arrive in wait for their messages."""
+def _complete(arriving: list[comm.Pending], mine: list[torch.Tensor], piece: torch.Tensor, axis: Axis) -> Iterator[comm.Pending]:
+    """The last shares of this rank's own ``piece`` come in; its sum starts on its way round."""
+    for pending, share in zip(arriving, mine, strict=True):
+        (partial,) = pending.wait()
+        add(share, partial)
+    yield _send(piece, axis)
 
-    def __init__(self, steps: list[_Step], sends: list[comm.Pending], axis: Axis) -> None:
-        self.steps, self.sends, self.axis = steps, sends, axis
-        adding = [step.target for step in steps if step.adds]
-        self.partial = len(adding)
-        self.free = [torch.empty_like(max(adding, key=len)) for _ in adding[:IN_FLIGHT]]
-        self.waiting: deque[tuple[comm.Pending, torch.Tensor]] = deque()
-        self.posted = self.over = 0
-        self.post()
 
-    def finish(self, count: int) -> None:
-        """Have the first ``count`` receives over, and what they brought added."""
-        while self.over < count:
-            pending, memory = self.waiting.popleft()
-            (arrived,) = pending.wait()
-            step = self.steps[self.over]
-            if step.adds:
-                add(step.target, arrived)
-                self.free.append(memory)
-            self.over += 1
-            self.post()
+def _send(x: torch.Tensor, axis: Axis) -> comm.Pending:
+    return comm.async_exchange([(x, (axis.rank + 1) % axis.size)], [], axis)
 
-    def post(self) -> None:
-        """Let every receive wait for its message that may."""
-        while self.posted < len(self.steps) and self._has_memory(self.steps[self.posted]):
-            step = self.steps[self.posted]
-            memory = self.free.pop() if step.adds else step.target
-            receive = (memory[: len(step.target)], (self.axis.rank - 1) % self.axis.size)
-            self.waiting.append((comm.async_exchange([], [receive], self.axis), memory))
-            self.posted += 1
 
-    def _has_memory(self, step: _Step) -> bool:
-        if step.adds:
-            return bool(self.free)
-        if self.over < self.partial:
-            return False  # the target still holds a partial sum
-        for send in self.sends[: self.partial]:
-            send.wait()
-        return True
+def _receive(into: torch.Tensor, axis: Axis) -> comm.Pending:
+    return comm.async_exchange([], [(into, (axis.rank - 1) % axis.size)], axis)
+
+
+def _finish(transfers: list[comm.Pending]) -> None:
+    for pending in transfers:
+        pending.wait()
