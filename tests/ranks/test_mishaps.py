@@ -15,6 +15,7 @@ import torch.distributed as dist
 from course import Ranks
 from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout
 from tests.ranks.moments import here, until, until_all_are_here, until_waiting
+from tests.ranks.totals import total
 
 N = 4
 
@@ -24,14 +25,8 @@ def pool(ranks):
     """Four ranks that must be idle and at work again after the test."""
     pool = ranks(N)
     yield pool
-    assert pool.run(_everyone) == [N] * N
+    assert pool.run(total) == [N] * N
     assert {s.state for s in pool.states()} == {"idle"}
-
-
-def _everyone():
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    return int(x)
 
 
 # ---- a rank raises

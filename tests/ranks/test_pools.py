@@ -18,12 +18,7 @@ from course import Ranks
 from course.ranks import strays
 from tests.ranks.moments import living, until
 from tests.ranks.notebook import gone
-
-
-def _total():
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    return int(x)
+from tests.ranks.totals import total
 
 
 def test_fifty_restarts_leave_no_process_descriptor_or_thread(ranks):
@@ -36,7 +31,7 @@ def test_fifty_restarts_leave_no_process_descriptor_or_thread(ranks):
     before = _settled(now)
     for _ in range(50):
         with Ranks(2) as pool:
-            assert pool.run(_total) == [2, 2]
+            assert pool.run(total) == [2, 2]
     until(lambda: all(a <= b for a, b in zip(now(), before, strict=True)), f"{before} descriptors, threads and processes")
     assert set(strays.home().glob("pool-*")) == folders
 
@@ -72,13 +67,13 @@ def test_fifty_recoveries_in_one_pool_leak_nothing(ranks):
         once()
     assert pool.pids[1] == survivor.pid
     until(lambda: all(a <= b for a, b in zip(now(), before, strict=True)), f"{before} descriptors")
-    assert pool.run(_total) == [2, 2]
+    assert pool.run(total) == [2, 2]
 
 
 def test_dropped_ranks_end():
     pool = Ranks(2)
     processes = [psutil.Process(pid) for pid in pool.pids]
-    assert pool.run(_total) == [2, 2]
+    assert pool.run(total) == [2, 2]
     del pool
     gc.collect()
     assert gone(processes)
@@ -103,8 +98,8 @@ def test_what_a_rank_started_ends_with_it():
 
 def test_two_pools_work_at_once():
     with Ranks(2) as a, Ranks(3) as b:
-        first = a.start(_total)
-        assert b.run(_total) == [3, 3, 3]
+        first = a.start(total)
+        assert b.run(total) == [3, 3, 3]
         assert first.result() == [2, 2]
 
 
@@ -118,7 +113,7 @@ def test_two_kernels_work_at_once(ranks):
     )
     others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for _ in range(20):
-        assert ranks(2).run(_total) == [2, 2]
+        assert ranks(2).run(total) == [2, 2]
     assert [other.communicate(timeout=100)[0] for other in others] == ["well\n", "well\n"]
 
 
@@ -152,7 +147,7 @@ def test_ranks_see_the_notebooks_folder_modules_and_environment(ranks, tmp_path,
 
 def test_every_socket_is_on_loopback():
     with Ranks(3) as pool:
-        pool.run(_total)
+        pool.run(total)
         for process in [psutil.Process(pid) for pid in pool.pids] + [psutil.Process(pool._pool.server._process.pid)]:
             for connection in process.net_connections(kind="inet"):
                 assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), connection
@@ -180,4 +175,4 @@ def test_interrupting_idle_ranks_is_harmless(ranks):
     pool = ranks(2)
     for pid in pool.pids:
         os.kill(pid, signal.SIGINT)
-    assert pool.run(_total) == [2, 2]
+    assert pool.run(total) == [2, 2]
