@@ -121,7 +121,8 @@ def _died(rank: int, scene: Scene, after: list[str]) -> RankDied | RanksStuck:
 def _failed(scene: Scene, after: list[str]) -> RankError:
     from course.ranks.watchdog import difference
 
-    failures = [f for f in scene.failures.values() if f.kind != "interrupted"]
+    everyone = list(scene.failures.values())
+    failures = [f for f in everyone if f.kind != "interrupted"] or everyone
     first = min(failures, key=lambda f: (bool(f.in_call), f.time))
     differs = difference(scene.ledgers) if first.in_call else []
     lines = [*traceback_lines(first), *differs, others(scene, first.rank), *after]
@@ -141,6 +142,8 @@ def _headline(failure: Failure) -> str:
         return f"rank {rank}: what the function returned cannot be sent back ({message}); return numbers, tensors or plain data"
     if failure.kind == "exit":
         return f"rank {rank} called sys.exit ({message})"
+    if failure.kind == "interrupted":
+        return f"rank {rank} was interrupted by SIGINT, and not from the notebook"
     return f"rank {rank} raised {message}"
 
 

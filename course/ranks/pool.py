@@ -121,7 +121,7 @@ class Pool:
 
     def refuse_if_busy(self) -> None:
         if self.closed:
-            raise RuntimeError("these ranks are closed; make new ones: ranks = Ranks(4)")
+            raise RuntimeError(f"these ranks are closed; make new ones: ranks = Ranks({self.size})")
         if self.run is not None:
             seconds = now() - self.run.started
             raise RuntimeError(

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from course.ranks import RanksInterrupted
+from course.ranks import RankError, RanksInterrupted
 from course.ranks.hub import Channel, interrupts_held
 
 
@@ -24,6 +24,21 @@ def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeyp
     monkeypatch.setattr(Channel, "send_packed", interrupted)
     with pytest.raises(RanksInterrupted, match="sleep"):
         pool.run(time.sleep, 60)
+    assert pool.run(dist.get_rank) == [0, 1]
+
+
+def _struck_on_rank_1() -> None:
+    if dist.get_rank() == 1:
+        signal.raise_signal(signal.SIGINT)  # as `kill -INT` does
+    time.sleep(60)
+
+
+def test_a_signal_that_interrupts_one_rank_is_that_rank_s_error_and_the_pool_goes_on(ranks):
+    pool = ranks(2)
+    with pytest.raises(RankError, match="rank 1 was interrupted by SIGINT") as caught:
+        pool.run(_struck_on_rank_1)
+    assert caught.value.rank == 1
+    assert "_struck_on_rank_1" in str(caught.value)
     assert pool.run(dist.get_rank) == [0, 1]
 
 
