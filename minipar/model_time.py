@@ -8,12 +8,14 @@ for a run to be watched, or timed by another clock; what this machine cannot do 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 from minipar import pacing, trace
-from minipar.comm import pending
 from minipar.hardware import Cluster
 from minipar.products import paced_products
 
@@ -39,12 +41,27 @@ class ModelClock:
 @contextmanager
 def model_time(hardware: str | Cluster, rank: int, wait: bool = False) -> Iterator[ModelClock]:
     """In here this rank (global) is paced as ``hardware``, product by product. Every rank must come in, at the same place."""
-    clock, before = ModelClock(wait), (pacing.now, pacing.wait_until)
-    trace.now = pending.now = pacing.now = clock.now
-    pacing.wait_until = clock.wait_until
+    clock = ModelClock(wait)
+    with (
+        _everywhere("now", trace.now, clock.now),
+        _everywhere("wait_until", pacing.wait_until, clock.wait_until),
+        paced_products(hardware, rank),
+    ):
+        yield clock
+
+
+@contextmanager
+def _everywhere(name: str, old: Any, new: Any) -> Iterator[None]:
+    """In here ``name`` is ``new`` in every module of minipar that has it as ``old``, also in those that are imported meanwhile."""
+    for module in _holders(name, old):
+        setattr(module, name, new)
     try:
-        with paced_products(hardware, rank):
-            yield clock
+        yield
     finally:
-        trace.now = pending.now = pacing.now = before[0]
-        pacing.wait_until = before[1]
+        for module in _holders(name, new):
+            setattr(module, name, old)
+
+
+def _holders(name: str, value: Any) -> list[ModuleType]:
+    own = [module for key, module in list(sys.modules.items()) if key.partition(".")[0] == "minipar"]
+    return [module for module in own if vars(module).get(name) is value]
