@@ -164,6 +164,7 @@ def quiesce(pool: Pool, blocked_limit: float) -> None:
         for m in pending:
             turns.look(m.pid)
     _await(pool, lambda: all(not m.alive for m in pool.members if m.killed), DEATH_LIMIT)
+    pool.server.await_delivery(DEATH_LIMIT)
 
 
 def _hopeless(state: RankState, passed: float, blocked_limit: float) -> bool:

@@ -90,6 +90,14 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 self._send({"do": "signal", "pids": pids, "signal": int(number)})
 
+    def await_delivery(self, seconds: float) -> None:
+        """Wait until every signal sent before has reached its ranks: one that comes late would hit the next run."""
+        number, answer = next(self._tickets), Future[int]()
+        self._waiting[number] = answer
+        with contextlib.suppress(OSError, RuntimeError):  # the server has gone, and its ranks with it, or gives no answer in time
+            self._send({"do": "answer", "ticket": number})
+            answer.result(timeout=seconds)
+
     def _await_up(self) -> None:
         try:
             self._up.result(timeout=START_LIMIT)
@@ -117,6 +125,8 @@ class ForkServer:
             self._up.set_result(None)
         elif event == "forked":
             self._hand_over(self._waiting.pop(message["ticket"]), message["pid"])
+        elif event == "answer":
+            self._waiting.pop(message["ticket"]).set_result(0)
         elif event == "failed":
             why = f"the system refused to start another rank ({message['why']}); close other programs or use fewer ranks"
             ticket = self._waiting.pop(message["ticket"])

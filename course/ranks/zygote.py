@@ -99,6 +99,8 @@ class Zygote:
         if order["do"] == "fork":
             mine, fds = fds[:FDS_OF_A_RANK], fds[FDS_OF_A_RANK:]
             self._fork(order, mine, others=fds)
+        elif order["do"] == "answer":
+            self._tell(event="answer", ticket=order["ticket"])
         else:
             for pid in set(order["pids"]) & self.pids:  # type: ignore[call-overload]
                 _kill(pid, int(order["signal"]))  # type: ignore[call-overload]

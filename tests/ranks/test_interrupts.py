@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
@@ -40,6 +42,32 @@ def test_a_signal_that_interrupts_one_rank_is_that_rank_s_error_and_the_pool_goe
     assert caught.value.rank == 1
     assert "_struck_on_rank_1" in str(caught.value)
     assert pool.run(dist.get_rank) == [0, 1]
+
+
+def test_ranks_are_idle_only_when_every_interrupt_has_reached_them(ranks, monkeypatch):
+    """One that is still under way would hit the next run."""
+    pool = ranks(2)
+    server, done = pool._pool.server, []
+    for name in ("signal", "await_delivery"):
+        real = getattr(server, name)
+        monkeypatch.setattr(server, name, lambda *args, name=name, real=real: (done.append(name), real(*args)))
+    run = pool.start(time.sleep, 60)
+    run.stop()
+    assert done[0] == "signal"
+    assert done[-1] == "await_delivery"
+
+
+def test_a_fork_server_answers_when_the_signals_before_are_delivered(ranks):
+    server = ranks(1)._pool.server
+    os.kill(server._process.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as one:
+        waiting = one.submit(server.await_delivery, 60)
+        try:
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)  # it cannot answer while it is stopped
+        finally:
+            os.kill(server._process.pid, signal.SIGCONT)
+        assert waiting.result(timeout=60) is None
 
 
 def test_a_held_interrupt_comes_after_the_lines_that_hold_it():
