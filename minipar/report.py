@@ -117,7 +117,9 @@ def summary(report: dict[str, Any]) -> str:
     losses, held_out, speed = report["loss"]["values"], report["held_out_loss"]["values"], report["tokens_per_second"]
     lines = [f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps (measured)"]
     if held_out:
-        lines.append(f"loss on held-out text {held_out[-1][1]:.3f} (measured)")
+        step, loss = held_out[-1]
+        when = "" if step == len(losses) else f" after step {step}"  # a resumed run need not have looked again
+        lines.append(f"loss on held-out text {loss:.3f}{when} (measured)")
     lines.append(f"{speed['value']:,.0f} tokens/s ({speed['source']})")
     if "bubble" in report:
         shares = [f"{value:.1%} {source}" for source, value in report["bubble"].items() if source != "what"]

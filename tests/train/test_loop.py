@@ -63,6 +63,15 @@ def test_the_report_says_where_each_number_comes_from(ranks):
         assert word in summary(found)
 
 
+def test_a_held_out_loss_says_its_step_where_that_is_not_the_last():
+    found = train.train(options_for(1, "--steps", "2", "--evaluate-every", "1"))
+    (_, before), (step, last) = found["held_out_loss"]["values"][-2:]
+    assert step == 2
+    assert f"held-out text {last:.3f} (measured)" in summary(found)
+    found["held_out_loss"]["values"].pop()  # as of a run that goes on from a checkpoint and looks no more
+    assert f"held-out text {before:.3f} after step 1 (measured)" in summary(found)
+
+
 REFUSED = {
     "--dp 3": "dp 3 x pp 1 x cp 1 x tp 1 = 3 ranks, but there are 4",
     "--dp 2 --tp 3": "dp 2 x pp 1 x cp 1 x tp 3 = 6 ranks, but there are 4",
