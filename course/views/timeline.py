@@ -130,11 +130,13 @@ class TimelineView(CanvasView):
 
 def _rows(timeline: Timeline, unit: str) -> list[tuple[str, ...]]:
     rows = []
+    messages = any(s.lane == COMM for s in timeline.spans)  # a pipeline's actions alone say nothing of what was sent
     for rank in range(timeline.ranks):
         part = timeline.breakdown(rank)
         sent = sum(s.nbytes for s in timeline.of(rank, COMM))
         times = [number(t, unit) for t in (part.work, part.communication, part.idle)]
         share = number(part.idle / part.wall if part.wall else 0.0, "share")
         exact = timeline.source if timeline.source == "predicted" else "counted"  # no clock is needed for bytes
-        rows.append((f"rank {rank}", timeline.source, *times, share, number(sent, "B", exact)))
+        nbytes = number(sent, "B", exact) if messages else "-"
+        rows.append((f"rank {rank}", timeline.source, *times, share, nbytes))
     return rows

@@ -93,6 +93,8 @@ def test_the_table_accounts_for_the_whole_time_and_all_bytes():
 def test_bytes_are_counted_where_they_were_sent_and_predicted_where_they_would_be():
     for source, word in (("predicted", "predicted"), ("measured", "counted"), ("paced", "counted")):
         assert f"1 kB ({word})" in str(TimelineView(timeline(source)).table())
+    actions_alone = TimelineView(build("1f1b", ranks=2, microbatches=3).simulate()).table()
+    assert [row[-1] for row in actions_alone.rows] == ["-", "-"]  # what they sent is not known here
 
 
 def test_many_spans_are_sent_merged_and_all_counted():
