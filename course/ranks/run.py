@@ -173,13 +173,17 @@ class Echo:
 
     def __init__(self) -> None:
         self.lines: deque[tuple[str, str]] = deque()
-        self._open: dict[tuple[int, str], str] = {}
+        self._open: dict[tuple[int, str], list[str]] = {}  # the pieces of a line that has not ended
 
     def feed(self, prints: list[Event]) -> None:
         for event in prints:
             stream, text = event.payload
-            *whole, rest = (self._open.get((event.rank, stream), "") + text).split("\n")
-            self._open[event.rank, stream] = rest.rpartition("\r")[2] if len(rest) > 4096 else rest
+            pieces = self._open.setdefault((event.rank, stream), [])
+            pieces.append(text)
+            if "\n" not in text and "\r" not in text:  # joined only when it ends: a long line comes in thousands of pieces
+                continue
+            *whole, rest = "".join(pieces).split("\n")
+            pieces[:] = [rest.rpartition("\r")[2] if len(rest) > 4096 else rest]
             if whole:
                 self.lines.append((stream, "".join(self._tag(event.rank, line) for line in whole)))
 
@@ -188,8 +192,8 @@ class Echo:
 
     def finish(self) -> None:
         """Lines that never ended."""
-        for (rank, stream), text in self._open.items():
-            if text:
+        for (rank, stream), pieces in self._open.items():
+            if text := "".join(pieces):
                 self.lines.append((stream, self._tag(rank, text)))
         self._open.clear()
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from course.ranks import emit
+from course.ranks.run import Echo, Event
 from minipar import comm
 from minipar.trace import COMM, COMPUTE, tracer
 from tests.ranks.moments import LIMIT, until
@@ -220,3 +221,12 @@ def test_paced_ranks_say_so():
     # 1 MB in 2 steps of half of it, each 2 ms + bytes / (50 MB/s)
     for rank in range(2):
         assert timeline.of(rank, COMM)[0].seconds == pytest.approx(2 * (2e-3 + 0.5e6 / 0.05e9), rel=1e-6)
+
+
+def test_a_line_that_comes_in_pieces_is_printed_whole_and_once():
+    echo = Echo()
+    for text in ("one ", "li", "ne\nanother", " 10 %\r", "another 20 %", "\nno end", " yet"):
+        echo.feed([Event("print", 1, 0.0, ("stdout", text)), Event("print", 0, 0.0, ("stdout", "y"))])
+    assert echo.take() == [("stdout", "[rank 1] one line\n"), ("stdout", "[rank 1] another 20 %\n")]
+    echo.finish()
+    assert sorted(echo.take()) == [("stdout", "[rank 0] yyyyyyy\n"), ("stdout", "[rank 1] no end yet\n")]
