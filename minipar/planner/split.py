@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 
 from minipar.checks import not_one_of, not_whole
 from minipar.planner.shape import RECOMPUTE, Transformer
@@ -74,7 +74,9 @@ class Split:
 
 
 def divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+    """In order; each one up to the root of ``n`` brings its partner above it."""
+    low = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return low + [n // d for d in reversed(low) if d * d < n]
 
 
 def splits_of(ranks: int, parts: int) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from minipar.hardware import PRESETS, Cluster, Device, Link
 from minipar.planner import Job, Split, Transformer, plan, predict, rank_splits, timeline, training_days, utilisation
 from minipar.planner.clock import Clock, Efficiency
 from minipar.planner.search import splits
-from minipar.planner.split import splits_of
+from minipar.planner.split import divisors, splits_of
 from minipar.planner.traffic import rank_bytes
 from tests.planner.published import LLAMA_405B, megatron
 
@@ -218,3 +218,9 @@ def test_everyone_waits_for_a_straggler() -> None:
     )
     assert even < slow <= 2 * even
     assert elsewhere == even
+
+
+def test_divisors_come_in_order_and_are_found_for_any_cluster_that_can_be_meant() -> None:
+    for n in range(1, 200):
+        assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    assert len(divisors(10**9)) == 100  # 2^9 * 5^9: (9 + 1) * (9 + 1)
