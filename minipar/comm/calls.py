@@ -123,7 +123,10 @@ def async_all_to_all(
 def all_to_all(
     x: torch.Tensor, axis: Axis | None = None, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Rows of ``x`` to every rank and rows from every rank, joined in order of rank. Without counts, equal shares."""
+    """Rows of ``x`` to every rank and rows from every rank, joined in order of rank.
+
+    Without counts, equal shares; without ``recv_counts`` alone, as many rows come from each rank as go there.
+    """
     return async_all_to_all(x, axis, send_counts, recv_counts).wait()
 
 
