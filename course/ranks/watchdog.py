@@ -82,8 +82,9 @@ class Suspect:
 
 
 def _still_at_work(scene: Scene) -> bool:
-    """Whether a rank may yet come to a call of its own."""
-    return any(s.state != "waiting" and s.rank not in scene.finished and s.rank not in scene.dead for s in scene.states)
+    """Whether a rank may yet come to a call of its own, or has not said in which one it is."""
+    unfinished = [s for s in scene.states if s.rank not in scene.finished and s.rank not in scene.dead]
+    return any(s.state != "waiting" or s.rank not in scene.ledgers for s in unfinished)
 
 
 # ---- who can still go on
