@@ -8,6 +8,7 @@ import re
 import psutil
 import pytest
 
+from tests.ranks.moments import living
 from tests.ranks.notebook import Notebook, gone, notebook
 
 pytest.importorskip("ipykernel")
@@ -121,7 +122,7 @@ def test_running_the_cell_again_replaces_the_ranks(book):
     book.run("ranks = Ranks(3); len(ranks.pids)")
     new = set(eval(book.run("ranks.pids").result))
     assert not old & new
-    assert gone([psutil.Process(pid) for pid in old if psutil.pid_exists(pid)])
+    assert gone(living(list(old)))
     assert book.run("ranks.run(dist.get_rank)").result == "[0, 1, 2]"
 
 
