@@ -95,13 +95,15 @@ class Checkpoints:
     def load(self, path: Path, run: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> Progress:
         """Fill ``model`` and ``optimizer`` with what was saved under this split or another."""
         cannot = f"cannot load {path}"
-        progress = self._first_rank(lambda: _progress(path), cannot)
+        with _with_remedy(path):
+            progress = self._first_rank(lambda: _progress(path), cannot)
+            metadata = self._first_rank(lambda: pieces.saved(path), cannot)
         for name, own in run.items():
             if progress.run.get(name) != own:
                 raise RefusedError(f"{path} comes from a run with another {name}: {_apart(progress.run.get(name), own)}")
         progress.held_out = [(step, loss) for step, loss in progress.held_out]
-        _make_room(optimizer, model, self._first_rank(lambda: pieces.saved(path), cannot))
-        with _told(cannot):
+        _make_room(optimizer, model, metadata)
+        with _with_remedy(path), _told(cannot):
             pieces.load(_state(model, optimizer, mesh), path, self.world)
         return progress
 
@@ -141,7 +143,7 @@ def _progress(path: Path) -> Progress:
     try:
         return Progress(**json.loads(text))
     except (TypeError, ValueError) as e:
-        raise RefusedError(f"its progress.json is damaged ({e}); remove {path.name} to go on from the checkpoint before it") from e
+        raise RefusedError(f"its progress.json is damaged ({e})") from e
 
 
 def _apart(saved: Any, own: Any) -> str:
@@ -174,6 +176,14 @@ def _make_room(optimizer: torch.optim.Optimizer, model: nn.Module, saved: Metada
         if kind == "optimizer" and name in params and isinstance(form, TensorStorageMetadata):
             like, dtype = params[name], form.properties.dtype
             optimizer.state[like][key] = torch.zeros_like(like, dtype=dtype) if form.size else torch.zeros((), dtype=dtype)
+
+
+@contextmanager
+def _with_remedy(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RefusedError as e:
+        raise RefusedError(f"{e}; if it is damaged, remove {path.name} to go on from the checkpoint before it") from e
 
 
 @contextmanager

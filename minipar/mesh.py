@@ -65,7 +65,7 @@ class Mesh:
 
     def _refuse_bad_sizes(self, ep: int) -> None:
         for name, size in {**self.sizes, "ep": ep}.items():
-            if not isinstance(size, int) or size < 1:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"the size of axis {name} must be a whole number of ranks, at least 1; got {size!r}")
         product, have = prod(self.sizes.values()), self.world.size
         if product != have:

@@ -47,6 +47,8 @@ class GPTConfig:
         sizes = ("layers", "width", "heads", "kv_heads", "ffn", "vocab", "seq", "top_k")
         refuse(*(not_whole(f"GPTConfig.{name}", getattr(self, name)) for name in sizes))
         refuse(not_whole("GPTConfig.experts", self.experts, 0), not_number("GPTConfig.dropout", self.dropout, 0))
+        if self.dropout > 1:
+            raise ValueError(f"GPTConfig.dropout is a share, at most 1, and is {self.dropout}")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} does not divide into {self.heads} heads")
         if self.heads % self.kv_heads:

@@ -195,7 +195,7 @@ def _fate(scene: Scene, lost: list[int], size: int) -> str:
         return "All ranks are idle and keep their variables."
     gone = f"{these_ranks(lost)} {'was' if len(lost) == 1 else 'were'} started again: variables there are gone"
     kept = [rank for rank in range(size) if rank not in lost]
-    return f"{gone}; {these_ranks(kept)} {'keeps' if len(kept) == 1 else 'keep'} theirs." if kept else f"{gone}."
+    return f"{gone}; {these_ranks(kept)} {'keeps its own' if len(kept) == 1 else 'keep theirs'}." if kept else f"{gone}."
 
 
 # ---- showing code

@@ -58,7 +58,7 @@ class Ranks:
     def _start(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None, cell: bool = False
     ) -> Run:
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._pool.refuse_if_busy_now()
         self.last_run = self._pool.launch(name, _packed(function, args), timeout, keeps_messages=cell)

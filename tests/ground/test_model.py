@@ -82,6 +82,7 @@ def test_loss_of_nothing_is_zero_and_has_a_gradient() -> None:
         ({"layers": 0}, "layers must be at least 1"),
         ({"experts": 2, "top_k": 3}, "choose 1 to 2"),
         ({"vocab": -1}, "vocab must be at least 1"),
+        ({"dropout": 2}, "dropout is a share, at most 1, and is 2"),
     ],
 )
 def test_impossible_shapes_are_refused_with_a_reason(wrong: dict[str, int], says: str) -> None:

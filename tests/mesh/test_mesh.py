@@ -85,6 +85,7 @@ def refused(sizes: dict) -> str:
         ({"dp": 2, "tp": 0}, "axis tp must be a whole number of ranks, at least 1; got 0"),
         ({"dp": 2.0}, "axis dp must be a whole number of ranks, at least 1; got 2.0"),
         ({"dp": -2, "tp": -1}, "axis dp must be a whole number"),
+        ({"dp": 2, "tp": True}, "axis tp must be a whole number of ranks, at least 1; got True"),
         ({"dp": 2, "ep": 4}, "ep 4 does not divide the 2 ranks of one stage"),
         ({"pp": 2, "ep": 2}, "ep 2 does not divide the 1 ranks of one stage"),
     ],

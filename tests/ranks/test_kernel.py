@@ -64,7 +64,7 @@ def test_an_interrupt_of_a_blocked_call_starts_the_rank_again(book):
     book.interrupt()
     shown = book.collect(request)
     assert shown.error == "RanksInterrupted"
-    assert "ranks 1 and 2 were started again: variables there are gone; rank 0 keeps theirs" in _plain(shown.traceback)
+    assert "ranks 1 and 2 were started again: variables there are gone; rank 0 keeps its own" in _plain(shown.traceback)
     assert book.run("ranks.run(dist.get_rank)").result == "[0, 1, 2]"
 
 

@@ -146,7 +146,7 @@ def test_what_does_not_fit_a_checkpoint_is_refused(tmp_path: Path):
 def test_damaged_progress_is_told_with_its_remedy(tmp_path: Path, text: str):
     losses_of(1, tmp_path)
     (tmp_path / "step-00000004" / "progress.json").write_text(text)
-    with pytest.raises(RefusedError, match=r"step-00000004: its progress.json is damaged \(.*\); remove step-00000004"):
+    with pytest.raises(RefusedError, match=r"step-00000004: its progress.json is damaged \(.*\); .*remove step-00000004"):
         losses_of(1, tmp_path, "--resume", "--steps", "8")
 
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_cut_short_or_incomplete_is_refused_by_its_name(tmp_path: P
     file.unlink()
     if cut is not None:
         file.write_bytes(data[:cut])
-    with pytest.raises(RefusedError, match=r"cannot load .*step-00000004: ."):
+    with pytest.raises(RefusedError, match=r"cannot load .*step-00000004: \w.*; if it is damaged, remove step-00000004 to"):
         losses_of(1, tmp_path, "--resume", "--steps", "8")
 
 
