@@ -2,13 +2,15 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = PIP_USER=0 $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# What a learner sees and moves.
+SEEN := tests/browser tests/labs
 CELL_TIMEOUT := 120  # seconds; as long as `minipar bake` allows
 # The first Python that is new enough and can make a virtual environment; only asked when one is needed.
 CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
 
-.PHONY: help lab test tests pages lessons browser lint bench doctor setup setup-test clean
+.PHONY: help lab test tests pages lessons seen lint bench doctor setup setup-test clean
 
 help:
 	@echo "make lab      set up, and open JupyterLab on the first lesson"
@@ -29,17 +31,17 @@ test: lint
 	@$(MAKE) --no-print-directory -j2 tests pages
 
 tests: setup-test
-	@$(BIN)/python -m pytest --durations=12 --ignore=tests/browser tests
+	@$(BIN)/python -m pytest --durations=12 $(addprefix --ignore=,$(SEEN)) tests
 
 pages: setup-test
-	@status=0; for part in lessons browser; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status
+	@status=0; for part in lessons seen; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status
 
 lessons: setup-test
 	@said=$$($(BIN)/python -m pytest -q --durations=6 --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
 	  $(wildcard notebooks/*.ipynb) 2>&1); status=$$?; echo "== lessons"; echo "$$said"; exit $$status
 
-browser: setup-test
-	@said=$$($(BIN)/python -m pytest -q --durations=6 tests/browser 2>&1); status=$$?; echo "== browser"; echo "$$said"; exit $$status
+seen: setup-test
+	@said=$$($(BIN)/python -m pytest -q --durations=6 $(SEEN) 2>&1); status=$$?; echo "== $(SEEN)"; echo "$$said"; exit $$status
 
 lint: setup-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
