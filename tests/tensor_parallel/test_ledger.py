@@ -29,7 +29,7 @@ SHAPES = {  # none of them divides everywhere
 
 
 def verdict(tp: int, options: dict, shape: dict) -> str:
-    ledger = compare(GPTConfig(**{**BASE, **shape}), Mesh(tp=tp), builder(options), steps=3, rows=3, ragged=True)
+    ledger = compare(GPTConfig(**{**BASE, **shape}), Mesh(tp=tp), builder(options), steps=5, rows=3, ragged=True)
     return "equal" if ledger.ok else str(ledger)
 
 
