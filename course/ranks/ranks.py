@@ -16,6 +16,7 @@ from course.ranks.errors import RanksInterrupted
 from course.ranks.pool import Pool
 from course.ranks.run import Run
 from course.ranks.slots import RankState
+from minipar.checks import not_above_zero
 
 MOST = 256  # ranks in a pool, whatever the machine
 MEMORY_OF_A_RANK = 100e6  # bytes that a rank needs beside what it shares with the fork server
@@ -58,7 +59,7 @@ class Ranks:
     def _start(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None, cell: bool = False
     ) -> Run:
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        if timeout is not None and not_above_zero("timeout", timeout):
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._pool.refuse_if_busy_now()
         self.last_run = self._pool.launch(name, _packed(function, args), timeout, keeps_messages=cell)
