@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from course.ranks import Event, RankDied, RankError, Ranks, RanksInterrupted, RanksStuck, Run, device, emit
 from minipar import train
+from minipar.checks import RefusedError
 from minipar.unfinished import sweep
 
 
@@ -43,11 +44,11 @@ def _train(pool: Ranks, options: argparse.Namespace) -> int:
         run = pool.start(rank_main, options)
         report = watch(run, options.steps)
         train.write(options, report, run.timeline)
-    except train.RefusedError as e:
+    except RefusedError as e:
         return _say(e, 2)
     except (RankError, RankDied, RanksStuck) as e:
         refused = getattr(e, "original", None)
-        return _say(refused, 2) if isinstance(refused, train.RefusedError) else _say(e, 1)
+        return _say(refused, 2) if isinstance(refused, RefusedError) else _say(e, 1)
     return 0
 
 

@@ -29,8 +29,8 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from minipar import comm, pieces
+from minipar.checks import RefusedError
 from minipar.mesh import Axis, Mesh
-from minipar.options import RefusedError
 from minipar.parameters import place
 from minipar.pieces import Piece
 from minipar.unfinished import marked, on_disk, remove, sweep

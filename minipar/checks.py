@@ -1,10 +1,14 @@
-"""Sentences about numbers that cannot be meant; None where there is nothing to say."""
+"""What is refused, and why: sentences about numbers that cannot be meant, None where there is nothing to say."""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
 from typing import Any
+
+
+class RefusedError(ValueError):
+    """A run that cannot be done as it was asked for; the text says why, in a sentence."""
 
 
 def not_whole(name: str, value: Any, least: int = 1) -> str | None:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
+from minipar.checks import RefusedError
 from minipar.context_parallel import METHODS as CONTEXTS
 from minipar.data_parallel.buckets import BUCKET_BYTES
 from minipar.model import GPTConfig
@@ -17,10 +18,6 @@ from minipar.pipeline_parallel import build as build_schedule
 
 AXES = {"dp": "the rows", "pp": "the layers", "cp": "the tokens of a row", "tp": "the matrices", "ep": "the experts"}
 DTYPES = ("float32", "float64")
-
-
-class RefusedError(ValueError):
-    """This run cannot be done as it was asked for; the text says why, in a sentence."""
 
 
 class OneSentence(argparse.ArgumentParser):

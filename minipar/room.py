@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from minipar import comm
+from minipar.checks import RefusedError
 from minipar.mesh import world
-from minipar.options import RefusedError
 from minipar.planner.live import live_memory
 from minipar.report import job_of
 

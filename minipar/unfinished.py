@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from minipar.options import RefusedError
+from minipar.checks import RefusedError
 
 MARK = ".unfinished-"
 

@@ -15,7 +15,7 @@ from course import run
 from course.ranks import RankDied, RankError
 from minipar import train
 from minipar.checkpoint import latest
-from minipar.options import RefusedError
+from minipar.checks import RefusedError
 from minipar.unfinished import MARK
 
 SMALL = ["--layers", "2", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "4", "--lr", "0.01", "--dtype", "float64"]

@@ -10,6 +10,7 @@ import torch
 from course import run
 from course.ranks import RankError
 from minipar import room, train
+from minipar.checks import RefusedError
 from minipar.planner import predict_step
 from minipar.report import job_of, summary
 
@@ -128,7 +129,7 @@ def test_a_run_that_finds_no_room_is_refused_by_the_planners_number(ranks):
         wanted = sum(memory.total + 16 * job.tokens for memory in predict_step(job, "cpu").memory()) / 1e9
         with pytest.raises(RankError) as caught:
             ranks(2).run(run.rank_main, options)
-        assert isinstance(caught.value.original, train.RefusedError)
+        assert isinstance(caught.value.original, RefusedError)
         assert f"would hold {wanted:,.2f} GB of tensors (predicted)" in str(caught.value.original)
     assert ranks(2).run(run.rank_main, options_for(2, "--steps", "1", "--memory-gb", "inf"))
 
@@ -136,7 +137,7 @@ def test_a_run_that_finds_no_room_is_refused_by_the_planners_number(ranks):
 def test_on_one_process_what_is_free_is_what_the_machine_says():
     device = torch.device("cpu")
     assert 0 < room.free_bytes(device) <= psutil.virtual_memory().total
-    with pytest.raises(train.RefusedError, match=r"this run would hold .* GB are free"):
+    with pytest.raises(RefusedError, match=r"this run would hold .* GB are free"):
         train.train(options_for(1, "--rows", "60000000000"))
 
 
@@ -165,5 +166,5 @@ def test_what_the_ranks_refuse_and_a_report_that_finds_no_room_end_alike(ranks, 
 def test_what_only_a_mesh_can_tell_is_refused_by_the_ranks(ranks):
     with pytest.raises(RankError) as caught:
         ranks(2).run(run.rank_main, options_for(2, "--cp", "2", "--seq", "33"))
-    assert isinstance(caught.value.original, train.RefusedError)
+    assert isinstance(caught.value.original, RefusedError)
     assert "33 tokens do not cut into equal parts over 2 ranks" in str(caught.value.original)
