@@ -28,11 +28,12 @@ from torch import nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from minipar import comm, pieces
+from minipar import checkpoint_pieces as pieces
+from minipar import comm
+from minipar.checkpoint_pieces import Piece
 from minipar.checks import RefusedError
 from minipar.mesh import Axis, Mesh
 from minipar.parameters import place
-from minipar.pieces import Piece
 from minipar.unfinished import marked, on_disk, remove, sweep
 
 T = TypeVar("T")

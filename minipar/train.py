@@ -22,13 +22,13 @@ import torch.distributed as dist
 from minipar import blend, comm, context_parallel, data, expert_parallel, pacing
 from minipar import optimizer as optim
 from minipar.checks import RefusedError
+from minipar.free_memory import refuse_too_large
+from minipar.held import held, kept_for_backward
 from minipar.ledger import Layout
-from minipar.live import held, kept_for_backward
 from minipar.mesh import Mesh
 from minipar.model import GPT
 from minipar.options import AXES, complete, gpt_config, parser, refuse_unwritable
 from minipar.report import Measured, bytes_sent, report, write
-from minipar.room import refuse_too_large
 from minipar.trace import Span, Timeline, now, tracer
 from minipar.unfinished import sweep
 

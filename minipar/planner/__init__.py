@@ -7,7 +7,7 @@ live memory, and the whole timeline.
 
 from minipar.planner.clock import EFFICIENCIES, Clock, Efficiency, StepTime
 from minipar.planner.job import Job
-from minipar.planner.live import live_memory
+from minipar.planner.job_memory import live_memory
 from minipar.planner.memory import FULL_ADAM, MIXED_ADAM, PLAIN_SGD, BytesPerParam, Memory, layer_activations, memory, rank_params
 from minipar.planner.pipeline import timeline
 from minipar.planner.ranking import Ranking, rank_splits

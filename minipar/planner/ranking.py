@@ -9,7 +9,7 @@ from minipar.checks import not_number, not_one_of, not_whole, refuse
 from minipar.hardware import Cluster
 from minipar.model import GPTConfig
 from minipar.planner.job import Job
-from minipar.planner.live import OPTIMIZERS, fullest
+from minipar.planner.job_memory import OPTIMIZERS, fullest
 from minipar.planner.split import divisors, splits_of
 from minipar.planner.step import Step, predict_step
 

@@ -19,7 +19,7 @@ from minipar.pipeline_parallel.action import Action, consumer
 from minipar.planner.closing import Gradient, Gradients, close
 from minipar.planner.holdings import rank_params, stage_layers
 from minipar.planner.job import Job, Local, Place
-from minipar.planner.live import OPTIMIZERS, live_memory
+from minipar.planner.job_memory import OPTIMIZERS, live_memory
 from minipar.planner.memory import Memory
 from minipar.planner.rank_clock import Piece, RankClock
 from minipar.planner.recipe import Op, Recipe

@@ -9,7 +9,7 @@ import torch
 
 from course import run
 from course.ranks import RankError
-from minipar import room, train
+from minipar import free_memory, train
 from minipar.checks import RefusedError
 from minipar.planner import predict_step
 from minipar.report import job_of, summary
@@ -136,7 +136,7 @@ def test_a_run_that_finds_no_room_is_refused_by_the_planners_number(ranks):
 
 def test_on_one_process_what_is_free_is_what_the_machine_says():
     device = torch.device("cpu")
-    assert 0 < room.free_bytes(device) <= psutil.virtual_memory().total
+    assert 0 < free_memory.free_bytes(device) <= psutil.virtual_memory().total
     with pytest.raises(RefusedError, match=r"this run would hold .* GB are free"):
         train.train(options_for(1, "--rows", "60000000000"))
 

@@ -1,4 +1,4 @@
-"""Whether a run finds room, asked before anything is built: the planner's bytes against those that are free.
+"""Is there memory enough for a run? Asked before anything is built: the planner's bytes against those that are free.
 
 Ranks on the CPU share the memory of their machine; those on GPUs share it with whoever has the same GPU.
 """
@@ -15,7 +15,7 @@ import torch
 from minipar import comm
 from minipar.checks import RefusedError
 from minipar.mesh import world
-from minipar.planner.live import live_memory
+from minipar.planner.job_memory import live_memory
 from minipar.report import job_of
 
 GB = 1e9
