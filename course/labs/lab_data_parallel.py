@@ -9,7 +9,7 @@ from course.labs.links import link_menu, modelled, pacing_of, said
 from course.labs.work import LAYER_BYTES, data_parallel_step, forward_flops
 from course.views.canvas_view import CanvasView
 from course.views.timeline import TimelineView
-from minipar.data_parallel import timing
+from minipar.data_parallel import predicted
 from minipar.trace import COMM, Timeline
 
 SHOWN = 1.5  # seconds that a paced run lasts on the learner's clock
@@ -55,7 +55,7 @@ def _expected(v: Settings) -> Timeline:
     cluster = modelled(v.link)
     forward = cluster.device.seconds(forward_flops(v.tokens))
     per_layer = ([forward] * v.layers, [2 * forward] * v.layers, [LAYER_BYTES] * v.layers)
-    return timing.predict(*per_layer, bucket_bytes=v.bucket * 1e6, ranks=v.ranks, hardware=cluster)
+    return predicted.timeline(*per_layer, bucket_bytes=v.bucket * 1e6, ranks=v.ranks, hardware=cluster)
 
 
 def _communication(timeline: Timeline) -> float:

@@ -15,7 +15,8 @@ from course.labs.work_context import HEAD_DIM, HEADS, attention_step
 from course.views.canvas_view import CanvasView
 from course.views.masks import AHEAD, MINE, OTHERS, MaskView
 from course.views.timeline import TimelineView
-from minipar.context_parallel import METHODS, Layout, timing
+from minipar.context_parallel import METHODS, Layout, predicted
+from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster, Link
 from minipar.trace import COMM, Span, Timeline
 
@@ -57,10 +58,10 @@ class LongContextLab(Lab):
     def predict(self, v: Settings) -> None:
         layout = Layout.of(v.method, v.cp)
         self.masks.show(masks(layout, v.tp), pairs(layout, v.seq, v.tp), notes(layout, v.tp))
-        expected = predicted(v)
+        expected = theory(v)
         self.timeline.show(predicted=expected, measured=None)
         self.figures.predict("forward and backward", expected.makespan, "s")
-        self.figures.predict("on one rank alone", predicted(Settings(**{**vars(v), "cp": 1, "tp": 1})).makespan, "s")
+        self.figures.predict("on one rank alone", theory(Settings(**{**vars(v), "cp": 1, "tp": 1})).makespan, "s")
         self.figures.predict("with each step waiting for its busiest rank", waiting(layout, v.seq), "x the mean work")
         for phase in ("forward", "backward"):
             self.figures.predict(f"sent by each rank {phase}", sent(layout, v.seq, phase) / v.tp, "B")
@@ -68,7 +69,7 @@ class LongContextLab(Lab):
         self.figures.predict("kept by one rank alone", kept(v.seq), "B")
 
     def measure(self, go: Go, v: Settings) -> str:
-        expected = predicted(v)
+        expected = theory(v)
         factor = max(1.0, shown(v, expected) / expected.makespan)
         hardware = slowed(shrunk(modelled(v.link)), factor)
         step = (attention_step, v.method, v.seq // LONGER, v.tp)
@@ -86,11 +87,11 @@ class LongContextLab(Lab):
         return f"{said(v.link, factor)} {right} Each token on the ranks stands for {LONGER}."
 
 
-def predicted(v: Settings) -> Timeline:
+def theory(v: Settings) -> Timeline:
     """Ranks that share heads are neighbours; they do the same beside each other, and have nothing to say to each other."""
     cluster = modelled(v.link)
     cluster = replace(cluster, ranks_per_node=max(1, cluster.ranks_per_node // v.tp))
-    one = timing.predict(Layout.of(v.method, v.cp), v.seq, HEADS // v.tp, HEAD_DIM, cluster)
+    one = predicted.timeline(Layout.of(v.method, v.cp), v.seq, HEADS // v.tp, HEAD_DIM, cluster)
     spans = [
         s._replace(rank=s.rank * v.tp + member, peers=tuple(peer * v.tp + member for peer in s.peers))
         for s in one.spans
@@ -112,7 +113,7 @@ def shrunk(cluster: Cluster) -> Cluster:
 def shown(v: Settings, expected: Timeline) -> float:
     """Seconds of slow motion: long enough that what the CPUs need for all ranks' arithmetic does not show."""
     real = sum(pairs(Layout.of(v.method, v.cp), v.seq // LONGER, v.tp))
-    flops = (timing.FORWARD_FLOPS + timing.BACKWARD_FLOPS) * HEAD_DIM * real
+    flops = (FORWARD_FLOPS + BACKWARD_FLOPS) * HEAD_DIM * real
     modelled_share = max(map(expected.busy, range(expected.ranks))) / expected.makespan
     return max(SHOWN, min(6.0, flops / CPU_FLOPS / (LATE + modelled_share)))
 

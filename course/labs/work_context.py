@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minipar import Mesh, comm, pacing
 from minipar.context_parallel import ContextAttention, Layout
-from minipar.context_parallel.timing import BACKWARD_FLOPS, FORWARD_FLOPS
+from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.trace import Span, now, tracer
 
 HEADS, HEAD_DIM = 8, 16

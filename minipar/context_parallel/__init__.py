@@ -1,7 +1,7 @@
 """Context parallelism: a sequence too long for one rank, cut over several; every token still attends to all before it.
 
 Read in this order: ``softmax`` (parts of an attention), ``ring``, ``layout`` (zigzag), ``ulysses``, ``attention``, ``model``,
-``timing``.
+``predicted``.
 """
 
 from minipar.context_parallel.attention import ContextAttention

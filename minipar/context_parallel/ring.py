@@ -24,8 +24,7 @@ from torch.autograd.function import once_differentiable
 from minipar import comm, pacing
 from minipar.comm import Pending
 from minipar.context_parallel.layout import Layout
-from minipar.context_parallel.softmax import Part, attend, attend_backward, merge
-from minipar.context_parallel.timing import BACKWARD_FLOPS, FORWARD_FLOPS
+from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS, Part, attend, attend_backward, merge
 from minipar.mesh import Axis
 from minipar.trace import tracer
 

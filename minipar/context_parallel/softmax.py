@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10  # for each query-key pair and element of a head: two products, and five (the scores anew)
+
 
 class Part(NamedTuple):
     """Attention over some of the keys."""

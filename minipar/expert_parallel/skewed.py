@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from minipar import comm, data
 from minipar.data import Batch
-from minipar.expert_parallel.balance import Load, Trace
 from minipar.expert_parallel.layer import MoE, end_step, moe_layers
 from minipar.expert_parallel.options import MoEOptions
 from minipar.expert_parallel.parallel import parallelize
 from minipar.expert_parallel.placement import Placement, in_order, place
 from minipar.expert_parallel.relocate import relocate, sum_replicas
+from minipar.expert_parallel.remedies import Load, Trace
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.parameters import sync_gradients

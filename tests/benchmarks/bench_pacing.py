@@ -11,8 +11,7 @@ import torch
 
 from minipar import Mesh, comm, pacing
 from minipar.collectives import ALL_REDUCE, costs
-from minipar.data_parallel import Buckets
-from minipar.data_parallel.timing import predict
+from minipar.data_parallel import Buckets, predicted
 from minipar.hardware import PRESETS, Cluster, Link
 from minipar.trace import now
 from tests.benchmarks.pairs import on_ranks
@@ -93,9 +92,9 @@ def main() -> None:
         report(f"comm.all_reduce, {nbytes / 1e6} MB", expected, on_ranks(N, collective, "comm.all_reduce", nbytes // 4, 5))
     layer_bytes = [WIDTH * WIDTH * 4] * LAYERS
     for layers in (1, 2, 6):
-        expected = predict([FORWARD] * LAYERS, [BACKWARD] * LAYERS, layer_bytes, layers * layer_bytes[0], N, HARDWARE).makespan
+        step = predicted.timeline([FORWARD] * LAYERS, [BACKWARD] * LAYERS, layer_bytes, layers * layer_bytes[0], N, HARDWARE)
         everyones = on_ranks(N, overlapped, layers * layer_bytes[0], 5)
-        report(f"step of {LAYERS} layers, buckets of {layers}", expected, everyones)
+        report(f"step of {LAYERS} layers, buckets of {layers}", step.makespan, everyones)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from minipar import GPT, GPTConfig, Mesh, comm, data
 from minipar.expert_parallel import MoE, MoEOptions, auxiliary_loss, end_step, parallelize
-from minipar.expert_parallel.balance import Load, replay
 from minipar.expert_parallel.losses import adjusted_bias, balance_loss, with_auxiliary, z_loss
+from minipar.expert_parallel.remedies import Load, replay
 from minipar.expert_parallel.skewed import REMEDIES, Setting, record, train
 
 

@@ -12,13 +12,12 @@ serve one transfer at a time, as in ``minipar.pacing``.
 from __future__ import annotations
 
 from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster
 from minipar.trace import COMM, COMPUTE, Span, Timeline
 
-FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10  # for each query-key pair and element of a head: two products, and five (the scores anew)
 
-
-def predict(layout: Layout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool = True) -> Timeline:
+def timeline(layout: Layout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool = True) -> Timeline:
     """Forward and backward of one attention over ``seq`` tokens in float32; every head has its own keys and values."""
     walk = _Walk(layout, seq, heads // layout.ulysses, head_dim, hardware, causal)
     tensor = 4.0 * heads * head_dim * seq / layout.ranks  # bytes of a rank's q, k, v or result

@@ -25,7 +25,7 @@ def bucketed(layer_bytes: Sequence[float], bucket_bytes: float) -> list[list[int
     return buckets
 
 
-def predict(
+def timeline(
     forward: Sequence[float],
     backward: Sequence[float],
     layer_bytes: Sequence[float],

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from minipar.context_parallel import Layout
-from minipar.context_parallel.timing import BACKWARD_FLOPS, FORWARD_FLOPS, predict
+from minipar.context_parallel import Layout, predicted
+from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster, Device, Link
 from minipar.trace import COMM, COMPUTE
 from tests.context_parallel.test_traffic import spans
@@ -31,7 +31,7 @@ def test_with_instant_links_each_step_lasts_as_long_as_a_ring_in_lockstep_allows
     layout = Layout.of(method, n)
     work = [sum(steps) for steps in layout.work(LONG)]
     both = 1 + BACKWARD_FLOPS / FORWARD_FLOPS
-    assert predict(layout, LONG, 1, 1, hardware()).makespan == pytest.approx(max(work) * both)
+    assert predicted.timeline(layout, LONG, 1, 1, hardware()).makespan == pytest.approx(max(work) * both)
     if method == "zigzag":
         assert max(work) == pytest.approx(sum(work) / n)
 
@@ -39,19 +39,20 @@ def test_with_instant_links_each_step_lasts_as_long_as_a_ring_in_lockstep_allows
 def test_where_links_are_slow_the_keys_set_the_pace():
     n, nbytes = 4, 2 * 4 * TOKENS / 4
     slow = hardware(bandwidth=nbytes / 1e9)  # a second of the clock counts nothing beside 1e9 of them
-    timeline = predict(Layout.of("zigzag", n), TOKENS, 1, 1, slow)
+    timeline = predicted.timeline(Layout.of("zigzag", n), TOKENS, 1, 1, slow)
     hops = (n - 1) + 2 * (n - 1)  # forward; backward the keys and their gradients, over the same links
     assert timeline.makespan == pytest.approx(hops * 1e9, rel=1e-3)
 
 
 def test_latency_is_paid_once_for_each_hop():
-    with_latency, without = (predict(Layout.of("zigzag", 4), TOKENS, 1, 1, hardware(latency=1e9 * one)).makespan for one in (1, 0))
-    assert with_latency - without == pytest.approx(9e9, rel=1e-3)
+    zigzag = Layout.of("zigzag", 4)
+    with_latency, without = (predicted.timeline(zigzag, TOKENS, 1, 1, hardware(latency=latency)) for latency in (1e9, 0))
+    assert with_latency.makespan - without.makespan == pytest.approx(9e9, rel=1e-3)
 
 
 def test_no_rank_does_two_things_at_once_and_no_link_serves_two_transfers():
     for layout in (Layout.of("ring", 4), Layout.of("zigzag", 3), Layout.of("zigzag", 4, 2), Layout.of("ulysses", 4)):
-        timeline = predict(layout, TOKENS, 4, 8, hardware(latency=3.0, bandwidth=0.5))
+        timeline = predicted.timeline(layout, TOKENS, 4, 8, hardware(latency=3.0, bandwidth=0.5))
         for rank in range(layout.ranks):
             lanes = [timeline.of(rank, COMPUTE)]
             lanes += [[s for s in timeline.of(rank, COMM) if s.name == name] for name in ("send", "recv", "all_to_all")]
@@ -64,7 +65,7 @@ def test_no_rank_does_two_things_at_once_and_no_link_serves_two_transfers():
 )
 def test_bytes_are_those_that_real_ranks_send(ranks, layout):
     rows = 2  # of the ranks' batch; the prediction is for one
-    timeline = predict(layout, SEQ, HEADS, HEAD_DIM, hardware())
+    timeline = predicted.timeline(layout, SEQ, HEADS, HEAD_DIM, hardware())
     for rank, seen in enumerate(ranks(4).run(spans, layout)):
         for phase in ("forward", "backward"):
             counted = sum(s.nbytes for s in seen if s.phase == phase)
