@@ -15,7 +15,7 @@ from course.labs.work_context import HEAD_DIM, HEADS, attention_step
 from course.views.canvas_view import CanvasView
 from course.views.masks import AHEAD, MINE, OTHERS, MaskView
 from course.views.timeline import TimelineView
-from minipar.context_parallel import METHODS, Layout, predicted
+from minipar.context_parallel import METHODS, TokenLayout, predicted
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster, Link
 from minipar.trace import COMM, Span, Timeline
@@ -50,13 +50,13 @@ class LongContextLab(Lab):
         if v.method == "ulysses" and HEADS // v.tp % v.cp:
             return f"Ulysses deals {HEADS // v.tp} heads out to {v.cp} ranks, and they do not divide"
         try:
-            Layout.of(v.method, v.cp).refuse(v.seq)
+            TokenLayout.of(v.method, v.cp).refuse(v.seq)
         except ValueError as error:
             return str(error)
         return None
 
     def predict(self, v: Settings) -> None:
-        layout = Layout.of(v.method, v.cp)
+        layout = TokenLayout.of(v.method, v.cp)
         self.masks.show(masks(layout, v.tp), pairs(layout, v.seq, v.tp), notes(layout, v.tp))
         expected = theory(v)
         self.timeline.show(predicted=expected, measured=None)
@@ -91,7 +91,7 @@ def theory(v: Settings) -> Timeline:
     """Ranks that share heads are neighbours; they do the same beside each other, and have nothing to say to each other."""
     cluster = modelled(v.link)
     cluster = replace(cluster, ranks_per_node=max(1, cluster.ranks_per_node // v.tp))
-    one = predicted.timeline(Layout.of(v.method, v.cp), v.seq, HEADS // v.tp, HEAD_DIM, cluster)
+    one = predicted.timeline(TokenLayout.of(v.method, v.cp), v.seq, HEADS // v.tp, HEAD_DIM, cluster)
     spans = [
         s._replace(rank=s.rank * v.tp + member, peers=tuple(peer * v.tp + member for peer in s.peers))
         for s in one.spans
@@ -112,25 +112,25 @@ def shrunk(cluster: Cluster) -> Cluster:
 
 def shown(v: Settings, expected: Timeline) -> float:
     """Seconds of slow motion: long enough that what the CPUs need for all ranks' arithmetic does not show."""
-    real = sum(pairs(Layout.of(v.method, v.cp), v.seq // LONGER, v.tp))
+    real = sum(pairs(TokenLayout.of(v.method, v.cp), v.seq // LONGER, v.tp))
     flops = (FORWARD_FLOPS + BACKWARD_FLOPS) * HEAD_DIM * real
     modelled_share = max(map(expected.busy, range(expected.ranks))) / expected.makespan
     return max(SHOWN, min(6.0, flops / CPU_FLOPS / (LATE + modelled_share)))
 
 
-def pairs(layout: Layout, seq: int, tp: int = 1) -> list[int]:
+def pairs(layout: TokenLayout, seq: int, tp: int = 1) -> list[int]:
     """Query-key pairs that each rank computes, over all its heads."""
     heads = HEADS // layout.ulysses // tp
     return [heads * sum(steps) for steps in layout.work(seq) for _ in range(tp)]
 
 
-def waiting(layout: Layout, seq: int) -> float:
+def waiting(layout: TokenLayout, seq: int) -> float:
     """How much longer than its mean work the ring takes, when each step waits for the rank with the most to do."""
     work = np.array(layout.work(seq))  # [ranks, steps]
     return float(work.max(axis=0).sum() / work.sum(axis=1).mean())
 
 
-def masks(layout: Layout, tp: int = 1) -> np.ndarray:
+def masks(layout: TokenLayout, tp: int = 1) -> np.ndarray:
     """``[ranks, size, size]``: what each rank computes of a short sequence that is laid out in the same way."""
     size = layout.multiple * max(1, round(PICTURE / layout.multiple))
     seen = np.tril(np.ones((size, size), dtype=bool))
@@ -142,7 +142,7 @@ def masks(layout: Layout, tp: int = 1) -> np.ndarray:
     return picture.repeat(tp, 0)
 
 
-def notes(layout: Layout, tp: int = 1) -> list[str]:
+def notes(layout: TokenLayout, tp: int = 1) -> list[str]:
     """The heads of each rank: those of its place among the ``tp``, and of these its share within a Ulysses team."""
     share = HEADS // tp // layout.ulysses
     firsts = [member * HEADS // tp + rank % layout.ulysses * share for rank in range(layout.ranks) for member in range(tp)]
@@ -156,7 +156,7 @@ def tensor(tokens: float) -> float:
     return 4.0 * HEADS * HEAD_DIM * tokens
 
 
-def sent(layout: Layout, seq: int, phase: str) -> float:
+def sent(layout: TokenLayout, seq: int, phase: str) -> float:
     """A ring sends keys and values on, and backward their gradients as well; Ulysses trades q, k, v and the result."""
     n = layout.ranks
     if layout.ulysses > 1:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minipar import Mesh, comm, pacing
-from minipar.context_parallel import ContextAttention, Layout
+from minipar.context_parallel import ContextAttention, TokenLayout
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.trace import Span, now, tracer
 
@@ -24,7 +24,7 @@ def attention_step(method: str, seq: int, tp: int = 1) -> tuple[list[Span], int,
     """
     world = comm.world()
     mesh = Mesh(cp=world.size // tp, tp=tp)
-    attention = PacedAttention(mesh["cp"], Layout.of(method, mesh["cp"].size))
+    attention = PacedAttention(mesh["cp"], TokenLayout.of(method, mesh["cp"].size))
     heads = slice(mesh["tp"].rank * HEADS // tp, (mesh["tp"].rank + 1) * HEADS // tp)
     pacer = pacing.current()
     comm.pace(None)

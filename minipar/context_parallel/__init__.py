@@ -5,7 +5,7 @@ Read in this order: ``softmax`` (parts of an attention), ``ring``, ``layout`` (z
 """
 
 from minipar.context_parallel.attention import ContextAttention
-from minipar.context_parallel.layout import METHODS, Layout
+from minipar.context_parallel.layout import METHODS, TokenLayout
 from minipar.context_parallel.model import cut, pad, parallelize
 from minipar.context_parallel.ring import Ring, ring_attention
 from minipar.context_parallel.softmax import Part, attend, attend_backward, merge
@@ -14,9 +14,9 @@ from minipar.context_parallel.ulysses import heads_from_sequence, sequence_from_
 __all__ = [
     "METHODS",
     "ContextAttention",
-    "Layout",
     "Part",
     "Ring",
+    "TokenLayout",
     "attend",
     "attend_backward",
     "cut",

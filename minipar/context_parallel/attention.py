@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.context_parallel.ring import Ring, ring_attention
 from minipar.context_parallel.ulysses import heads_from_sequence, refuse_heads, sequence_from_heads, share_out
 from minipar.mesh import Axis
@@ -18,7 +18,7 @@ class ContextAttention:
     """In place of a model's attention core: ``q`` is ``[batch, heads, seq / cp, head_dim]``, and so is the result."""
 
     axis: Axis
-    layout: Layout
+    layout: TokenLayout
     causal: bool = True
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ METHODS = ("ring", "zigzag", "ulysses")
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """A sequence laid out over ``ranks``: a ring of teams, each of ``ulysses`` neighbours that split heads (see ulysses.py)."""
 
     ranks: int
@@ -36,11 +36,11 @@ class Layout:
             raise ValueError(f"teams of {self.ulysses} ranks do not divide the {self.ranks} ranks of the axis")
 
     @staticmethod
-    def of(method: str, ranks: int, ulysses: int = 1) -> Layout:
+    def of(method: str, ranks: int, ulysses: int = 1) -> TokenLayout:
         """The layout of a named method; ``ulysses`` > 1 makes "ring" or "zigzag" a ring of teams."""
         if method not in METHODS:
             raise ValueError(f"method is one of {', '.join(METHODS)}, not {method!r}")
-        return Layout(ranks, method == "zigzag", ranks if method == "ulysses" else ulysses)
+        return TokenLayout(ranks, method == "zigzag", ranks if method == "ulysses" else ulysses)
 
     @property
     def ring(self) -> int:

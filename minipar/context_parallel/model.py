@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minipar.context_parallel.attention import ContextAttention
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.context_parallel.ulysses import refuse_heads
 from minipar.data import IGNORE, Batch
 from minipar.mesh import Axis
@@ -24,7 +24,7 @@ def parallelize(model: GPT, axis: Axis, method: str = "zigzag", ulysses: int = 1
     attention looks at other tokens, so nothing else changes, and all parameters stay whole; gradients are summed over the axis.
     Give the model batches from ``cut``, with the same method.
     """
-    layout = Layout.of(method, axis.size, ulysses)
+    layout = TokenLayout.of(method, axis.size, ulysses)
     if axis.size == 1:
         return model
     for block in model.blocks:
@@ -37,7 +37,7 @@ def parallelize(model: GPT, axis: Axis, method: str = "zigzag", ulysses: int = 1
 
 def cut(batch: Batch, axis: Axis, method: str = "zigzag", ulysses: int = 1) -> Batch:
     """This rank's tokens of every row: ``[rows, seq]`` to ``[rows, seq / cp]``, with their positions and the same global total."""
-    layout = Layout.of(method, axis.size, ulysses)
+    layout = TokenLayout.of(method, axis.size, ulysses)
     if axis.size == 1:
         return batch
     own = layout.positions(batch.inputs.shape[1], axis.rank).to(batch.inputs.device)

@@ -11,13 +11,13 @@ serve one transfer at a time, as in ``minipar.pacing``.
 
 from __future__ import annotations
 
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster
 from minipar.trace import COMM, COMPUTE, Span, Timeline
 
 
-def timeline(layout: Layout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool = True) -> Timeline:
+def timeline(layout: TokenLayout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool = True) -> Timeline:
     """Forward and backward of one attention over ``seq`` tokens in float32; every head has its own keys and values."""
     walk = _Walk(layout, seq, heads // layout.ulysses, head_dim, hardware, causal)
     tensor = 4.0 * heads * head_dim * seq / layout.ranks  # bytes of a rank's q, k, v or result
@@ -33,7 +33,7 @@ def timeline(layout: Layout, seq: int, heads: int, head_dim: int, hardware: Clus
 class _Walk:
     """All ranks go through their steps together; ``clock[rank]`` is where each one is."""
 
-    def __init__(self, layout: Layout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool) -> None:
+    def __init__(self, layout: TokenLayout, seq: int, heads: int, head_dim: int, hardware: Cluster, causal: bool) -> None:
         self.layout, self.hardware, self.ranks = layout, hardware, range(layout.ranks)
         self.flops = [[pairs * heads * head_dim for pairs in steps] for steps in layout.work(seq, causal)]
         self.kv_bytes = 2 * 4.0 * heads * head_dim * seq / layout.ring

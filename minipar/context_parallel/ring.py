@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from minipar import comm, pacing
 from minipar.comm import Pending
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS, Part, attend, attend_backward, merge
 from minipar.mesh import Axis
 from minipar.trace import tracer
@@ -34,7 +34,7 @@ class Ring:
     """One ring of this rank's axis: the ranks at the same place of every team."""
 
     axis: Axis
-    layout: Layout
+    layout: TokenLayout
 
     @property
     def size(self) -> int:

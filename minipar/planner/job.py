@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from minipar.checks import not_above_zero, not_one_of, not_whole
 from minipar.context_parallel import METHODS
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.data_parallel.buckets import BUCKET_BYTES
 from minipar.expert_parallel.dispatch import experts_by_rank
 from minipar.model import GPTConfig
@@ -171,7 +171,7 @@ class Job:
     def _refused_inside(self) -> str | None:
         """What the techniques themselves refuse."""
         try:
-            layout = Layout.of(self.context, self.cp)
+            layout = TokenLayout.of(self.context, self.cp)
             if self.cp > 1:
                 layout.refuse(self.config.seq)
                 own = dealt(self.config.heads, self.tp)[-1]

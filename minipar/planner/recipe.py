@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
-from minipar.context_parallel.layout import Layout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.planner.holdings import layer_params, own_layers
 from minipar.planner.job import Local
 
@@ -143,8 +143,8 @@ class Recipe:
             return [Op("product", 5.0 * self._pairs(self.config.seq) / self.job.cp), *self._trade(forward=False)]
         return self._ring_back(flops=10.0)
 
-    def _layout(self) -> Layout:
-        return Layout.of(self.job.context, self.job.cp)
+    def _layout(self) -> TokenLayout:
+        return TokenLayout.of(self.job.context, self.job.cp)
 
     def _pairs(self, seq: float) -> float:
         """Rows times heads times query-key pairs times the width of a head."""

@@ -18,7 +18,7 @@ import torch
 
 from course import Ranks
 from minipar import Mesh, comm
-from minipar.context_parallel import Layout, Ring, ring_attention
+from minipar.context_parallel import Ring, TokenLayout, ring_attention
 
 SEQ, HEADS, HEAD_DIM, TIMES = 2048, 4, 32, 7
 
@@ -27,7 +27,7 @@ def tensors(seq: int) -> list[torch.Tensor]:
     return [torch.randn(1, HEADS, seq, HEAD_DIM, requires_grad=True) for _ in range(3)]
 
 
-def run(layout: Layout) -> tuple[float, int, int]:
+def run(layout: TokenLayout) -> tuple[float, int, int]:
     """Seconds of the slowest rank (median), bytes kept for backward, and growth of the process's peak memory in bytes."""
     axis = Mesh(cp=layout.ranks)["cp"]
     ring = Ring(axis, layout)
@@ -64,7 +64,7 @@ def main() -> None:
     first: list[float] = []
     for method, n in (("zigzag", 1), ("ring", 2), ("zigzag", 2), ("ring", 4), ("zigzag", 4)):
         with Ranks(n) as ranks:  # fresh processes: a peak never falls
-            results = ranks.run(run, Layout.of(method, n))
+            results = ranks.run(run, TokenLayout.of(method, n))
         row = [max(values) for values in zip(*results, strict=True)]
         first = first or row
         shares = [value / one for value, one in zip(row, first, strict=True)]

@@ -58,13 +58,13 @@ bars(["dp", "zero-3"], {"weights": [4e6, 1e6], "optimizer": [8e6, 2e6]}, unit="B
 MASKS = """
 from course.labs.lab_long_context import masks, notes, pairs
 from course.views.masks import MaskView
-from minipar.context_parallel import Layout
+from minipar.context_parallel import TokenLayout
 
 mask_view = MaskView()
 cp, blocks = widgets.IntSlider(2, 1, 4, description="cp"), widgets.IntSlider(1, 1, 9, description="blocks")
 
 def cut(change=None):
-    layout = Layout.of("zigzag", cp.value)
+    layout = TokenLayout.of("zigzag", cp.value)
     mask_view.show(masks(layout), pairs(layout, 240 * blocks.value), notes(layout))
 
 cut()

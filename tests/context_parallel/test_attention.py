@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from minipar import Mesh
-from minipar.context_parallel import ContextAttention, Layout, Part, ring
+from minipar.context_parallel import ContextAttention, Part, TokenLayout, ring
 from tests.comm.gradients import error
 from tests.context_parallel.whole import errors
 
 LAYOUTS = {
-    f"{method}-{n}{'-teams-of-' + str(team) if team > 1 else ''}": Layout.of(method, n, team)
+    f"{method}-{n}{'-teams-of-' + str(team) if team > 1 else ''}": TokenLayout.of(method, n, team)
     for method, n, team in [
         *((method, n, 1) for method in ("ring", "zigzag", "ulysses") for n in (1, 2, 3, 4)),
         ("ring", 4, 2),
@@ -54,7 +54,7 @@ def test_float32_stays_near_float64(ranks, name):
         assert max(found) < 2e-6
 
 
-def slopes(layout: Layout) -> list[float]:
+def slopes(layout: TokenLayout) -> list[float]:
     """Of the loss along every element of q, k and v, against the gradient."""
     axis = Mesh(cp=layout.ranks)["cp"]
     attention = ContextAttention(axis, layout)
@@ -91,7 +91,7 @@ def overflowing_merge(a: Part | None, b: Part) -> Part:
 ring_merge = ring.merge
 
 
-def with_merge(merge, layout: Layout, scale: float, dtype: torch.dtype) -> list[float]:
+def with_merge(merge, layout: TokenLayout, scale: float, dtype: torch.dtype) -> list[float]:
     with mock.patch.object(ring, "merge", merge):
         return errors(layout, scale=scale, dtype=dtype)
 
@@ -106,11 +106,11 @@ def test_an_overflowing_merge_is_caught(ranks):
     assert not all(max(found) < 1e-9 for found in wrong)
 
 
-def with_wrong_order(layout: Layout) -> list[float]:
+def with_wrong_order(layout: TokenLayout) -> list[float]:
     """The mistake: a zigzag rank takes its two chunks for neighbours in the sequence."""
     in_order = lambda layout, station: (2 * station, 2 * station + 1)  # noqa: E731
     own = layout.positions(24, Mesh(cp=layout.ranks)["cp"].rank)
-    with mock.patch.object(Layout, "chunks", in_order), mock.patch.object(Layout, "positions", return_value=own):
+    with mock.patch.object(TokenLayout, "chunks", in_order), mock.patch.object(TokenLayout, "positions", return_value=own):
         return errors(layout)
 
 

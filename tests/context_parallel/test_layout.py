@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipar import data
-from minipar.context_parallel import METHODS, Layout, pad
+from minipar.context_parallel import METHODS, TokenLayout, pad
 
 layouts = st.builds(
-    lambda method, ring, team: Layout.of(method, ring * team, 1 if method == "ulysses" else team),
+    lambda method, ring, team: TokenLayout.of(method, ring * team, 1 if method == "ulysses" else team),
     st.sampled_from(METHODS),
     st.integers(1, 6),
     st.integers(1, 4),
@@ -52,7 +52,7 @@ def test_the_mask_of_every_pair_is_that_of_its_positions(layout):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_zigzag_gives_every_rank_the_same_work_at_every_step(n):
-    work = torch.tensor(Layout.of("zigzag", n).work(48 * n))
+    work = torch.tensor(TokenLayout.of("zigzag", n).work(48 * n))
     assert (work == work[0]).all()  # to within one block: here, not even one pair apart
 
 
@@ -63,7 +63,7 @@ def test_in_order_the_ring_waits_for_its_busiest_rank(n):
     zhuzilin/ring-flash-attention, README: on 8 GPUs the ring in order reached 53.9 and 52.5 %, zigzag 90.2 and 89.8 %.
     """
     size = 1000
-    work = torch.tensor(Layout.of("ring", n).work(size * n)).double()
+    work = torch.tensor(TokenLayout.of("ring", n).work(size * n)).double()
     busy = (work.sum() / (n * work.amax(0).sum())).item()  # each step lasts as long as its busiest rank
     assert busy == pytest.approx(n / (2 * n - 1), abs=1 / size)
     assert busy <= (n + 1) / (2 * n)
@@ -72,20 +72,20 @@ def test_in_order_the_ring_waits_for_its_busiest_rank(n):
 
 
 def test_the_picture_of_four_ranks():
-    zigzag = Layout.of("zigzag", 4)
+    zigzag = TokenLayout.of("zigzag", 4)
     assert [zigzag.positions(8, rank).tolist() for rank in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
-    assert [Layout.of("ring", 4).positions(8, rank).tolist() for rank in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    teams = Layout.of("zigzag", 4, 2)
+    assert [TokenLayout.of("ring", 4).positions(8, rank).tolist() for rank in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    teams = TokenLayout.of("zigzag", 4, 2)
     assert [teams.positions(8, rank).tolist() for rank in range(4)] == [[0, 1], [6, 7], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(
     ("layout", "seq", "multiple"),
     [
-        (Layout.of("ring", 3), 10, 3),
-        (Layout.of("zigzag", 3), 9, 6),
-        (Layout.of("ulysses", 4), 6, 4),
-        (Layout.of("zigzag", 4), 3, 8),
+        (TokenLayout.of("ring", 3), 10, 3),
+        (TokenLayout.of("zigzag", 3), 9, 6),
+        (TokenLayout.of("ulysses", 4), 6, 4),
+        (TokenLayout.of("zigzag", 4), 3, 8),
     ],
     ids=["ring", "zigzag", "ulysses", "more-ranks-than-tokens"],
 )
@@ -98,11 +98,11 @@ def test_a_length_that_does_not_divide_is_refused_with_the_way_out(layout, seq, 
 
 def test_unknown_methods_and_teams_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="one of ring, zigzag, ulysses, not 'spiral'"):
-        Layout.of("spiral", 2)
+        TokenLayout.of("spiral", 2)
     with pytest.raises(ValueError, match="teams of 2 ranks do not divide the 3 ranks"):
-        Layout.of("zigzag", 3, 2)
+        TokenLayout.of("zigzag", 3, 2)
     with pytest.raises(ValueError, match="teams of 0 ranks"):
-        Layout.of("ring", 3, 0)
+        TokenLayout.of("ring", 3, 0)
 
 
 def test_padding_adds_tokens_that_do_not_count():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minipar import GPT, GPTConfig, Mesh, context_parallel
-from minipar.context_parallel import ContextAttention, Layout
+from minipar.context_parallel import ContextAttention, TokenLayout
 from tests.context_parallel.whole import HEAD_DIM, HEADS, SEQ, cut, inputs
 
 ITEM = 4  # bytes of a float32
@@ -39,7 +39,7 @@ class Kept:
         return sum(x.untyped_storage().nbytes() for x in self._held.values())
 
 
-def kept_by_attention(layout: Layout) -> int:
+def kept_by_attention(layout: TokenLayout) -> int:
     axis = Mesh(cp=layout.ranks)["cp"]
     leaves = [x.float().requires_grad_() for x in cut(inputs()[:3], layout.positions(SEQ, axis.rank))]
     kept = Kept()
@@ -50,10 +50,10 @@ def kept_by_attention(layout: Layout) -> int:
 
 @pytest.mark.parametrize("name", CUTS)
 def test_attention_keeps_q_k_v_the_result_and_a_logarithm_for_each_query_and_no_more(ranks, name):
-    layout = Layout.of(*CUTS[name])
+    layout = TokenLayout.of(*CUTS[name])
     rows = 2
     whole = rows * HEADS * SEQ * (4 * HEAD_DIM + 1) * ITEM
-    assert kept_by_attention(Layout.of("ring", 1)) == whole
+    assert kept_by_attention(TokenLayout.of("ring", 1)) == whole
     assert ranks(layout.ranks).run(kept_by_attention, layout) == [whole // layout.ranks] * layout.ranks
 
 
@@ -83,7 +83,7 @@ def keeps_everything() -> int:
     from minipar.comm import twins
 
     axis = Mesh(cp=4)["cp"]
-    q, k, v = (x.float().requires_grad_() for x in cut(inputs()[:3], Layout.of("ring", 4).positions(SEQ, axis.rank)))
+    q, k, v = (x.float().requires_grad_() for x in cut(inputs()[:3], TokenLayout.of("ring", 4).positions(SEQ, axis.rank)))
     kept = Kept()
     with kept.hooks():
         torch.nn.functional.scaled_dot_product_attention(q, *(twins.gather_for_sharded(x, axis, 2) for x in (k, v)))
@@ -91,4 +91,4 @@ def keeps_everything() -> int:
 
 
 def test_gathered_keys_would_be_noticed(ranks):
-    assert min(ranks(4).run(keeps_everything)) > 2 * kept_by_attention(Layout.of("ring", 1)) / 4
+    assert min(ranks(4).run(keeps_everything)) > 2 * kept_by_attention(TokenLayout.of("ring", 1)) / 4

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from minipar.context_parallel import Layout, predicted
+from minipar.context_parallel import TokenLayout, predicted
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
 from minipar.hardware import Cluster, Device, Link
 from minipar.trace import COMM, COMPUTE
@@ -28,7 +28,7 @@ def sent(timeline, rank: int, phase: str) -> float:
 @pytest.mark.parametrize("method", ["ring", "zigzag"])
 def test_with_instant_links_each_step_lasts_as_long_as_a_ring_in_lockstep_allows(method, n):
     """Zigzag: all have the same to do, so the makespan is the mean work. In order: the last rank computes all the time."""
-    layout = Layout.of(method, n)
+    layout = TokenLayout.of(method, n)
     work = [sum(steps) for steps in layout.work(LONG)]
     both = 1 + BACKWARD_FLOPS / FORWARD_FLOPS
     assert predicted.timeline(layout, LONG, 1, 1, hardware()).makespan == pytest.approx(max(work) * both)
@@ -39,19 +39,20 @@ def test_with_instant_links_each_step_lasts_as_long_as_a_ring_in_lockstep_allows
 def test_where_links_are_slow_the_keys_set_the_pace():
     n, nbytes = 4, 2 * 4 * TOKENS / 4
     slow = hardware(bandwidth=nbytes / 1e9)  # a second of the clock counts nothing beside 1e9 of them
-    timeline = predicted.timeline(Layout.of("zigzag", n), TOKENS, 1, 1, slow)
+    timeline = predicted.timeline(TokenLayout.of("zigzag", n), TOKENS, 1, 1, slow)
     hops = (n - 1) + 2 * (n - 1)  # forward; backward the keys and their gradients, over the same links
     assert timeline.makespan == pytest.approx(hops * 1e9, rel=1e-3)
 
 
 def test_latency_is_paid_once_for_each_hop():
-    zigzag = Layout.of("zigzag", 4)
+    zigzag = TokenLayout.of("zigzag", 4)
     with_latency, without = (predicted.timeline(zigzag, TOKENS, 1, 1, hardware(latency=latency)) for latency in (1e9, 0))
     assert with_latency.makespan - without.makespan == pytest.approx(9e9, rel=1e-3)
 
 
 def test_no_rank_does_two_things_at_once_and_no_link_serves_two_transfers():
-    for layout in (Layout.of("ring", 4), Layout.of("zigzag", 3), Layout.of("zigzag", 4, 2), Layout.of("ulysses", 4)):
+    for cut in (("ring", 4), ("zigzag", 3), ("zigzag", 4, 2), ("ulysses", 4)):
+        layout = TokenLayout.of(*cut)
         timeline = predicted.timeline(layout, TOKENS, 4, 8, hardware(latency=3.0, bandwidth=0.5))
         for rank in range(layout.ranks):
             lanes = [timeline.of(rank, COMPUTE)]
@@ -60,10 +61,9 @@ def test_no_rank_does_two_things_at_once_and_no_link_serves_two_transfers():
                 assert all(a.end <= b.start * (1 + 1e-12) for a, b in pairwise(lane))
 
 
-@pytest.mark.parametrize(
-    "layout", [Layout.of("ring", 4), Layout.of("zigzag", 4), Layout.of("ulysses", 4), Layout.of("zigzag", 4, 2)], ids=str
-)
-def test_bytes_are_those_that_real_ranks_send(ranks, layout):
+@pytest.mark.parametrize("cut", [("ring", 4), ("zigzag", 4), ("ulysses", 4), ("zigzag", 4, 2)], ids=str)
+def test_bytes_are_those_that_real_ranks_send(ranks, cut):
+    layout = TokenLayout.of(*cut)
     rows = 2  # of the ranks' batch; the prediction is for one
     timeline = predicted.timeline(layout, SEQ, HEADS, HEAD_DIM, hardware())
     for rank, seen in enumerate(ranks(4).run(spans, layout)):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minipar import Mesh
-from minipar.context_parallel import ContextAttention, Layout
+from minipar.context_parallel import ContextAttention, TokenLayout
 
 SEQ, HEADS, HEAD_DIM = 24, 12, 4
 
@@ -31,7 +31,7 @@ def cut(tensors: list[Tensor], own: Tensor) -> list[Tensor]:
 
 
 def errors(
-    layout: Layout,
+    layout: TokenLayout,
     causal: bool = True,
     kv_heads: int = HEADS,
     scale: float = 1.0,

@@ -161,9 +161,9 @@ def test_long_context_sends_and_keeps_the_bytes_that_theory_predicts(
 def test_the_masks_of_all_ranks_hold_every_pair_once_for_each_head(ranks: int, tp: int, method: str) -> None:
     from course.labs.lab_long_context import HEADS, masks, notes, pairs
     from course.views.masks import MINE
-    from minipar.context_parallel import Layout
+    from minipar.context_parallel import TokenLayout
 
-    layout = Layout.of(method, ranks)
+    layout = TokenLayout.of(method, ranks)
     picture = masks(layout, tp)
     size = picture.shape[-1]
     heads = HEADS // layout.ulysses // tp
