@@ -93,8 +93,9 @@ class Staged:
     def seed(self, seed: int, step: int) -> None:
         self.pipeline.seed, self.pipeline.steps = seed, step
 
-    def bubble(self) -> tuple[float, float]:
-        return self.pipeline.expected().bubble, actions_of(self.pipeline.timeline()).bubble
+    def bubble(self) -> tuple[float, float] | None:
+        seen = actions_of(self.pipeline.timeline())
+        return (self.pipeline.expected().bubble, seen.bubble) if seen.spans else None
 
 
 class Blend:
@@ -126,9 +127,9 @@ class Blend:
         self.engine.seed(seed, step)
 
     def bubble(self) -> tuple[float, float] | None:
-        """The idle share of the last step's pipeline, predicted from the stages' matrices and as it ran; None where there is none.
+        """The idle share of the last step's pipeline, predicted from the stages' matrices and as it ran.
 
-        Every rank must ask.
+        None where there is no pipeline, or no step was seen. Every rank must ask.
         """
         return self.engine.bubble()
 

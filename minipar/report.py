@@ -28,7 +28,6 @@ class Measured:
     tokens: int = 0  # of the global batch
     sent: Counter[tuple[str, str]] = field(default_factory=Counter)  # bytes on the wire, by (operation, axis)
     memory: dict[str, int] = field(default_factory=dict)  # bytes of tensors, by kind
-    bubble: tuple[float, float] | None = None  # predicted and measured
 
 
 def bytes_sent(spans: Sequence[Span]) -> Counter[tuple[str, str]]:
@@ -41,10 +40,20 @@ def bytes_sent(spans: Sequence[Span]) -> Counter[tuple[str, str]]:
 
 
 def report(
-    options: argparse.Namespace, mesh: Mesh, parameters: int, losses: list[float], held_out: list[tuple[int, float]], own: Measured
+    options: argparse.Namespace,
+    mesh: Mesh,
+    parameters: int,
+    losses: list[float],
+    held_out: list[tuple[int, float]],
+    own: Measured,
+    bubble: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    """The report, the same on every rank; every rank must ask for it. ``parameters``: of the whole model."""
+    """The report, the same on every rank; every rank must ask for it.
+
+    ``parameters``: of the whole model. ``bubble``: of this rank's pipeline, predicted and as it ran; None where there is none.
+    """
     everyone: list[Measured] = comm.gather_objects(own, mesh.world)
+    bubble = comm.gather_objects(bubble, mesh.world)[0]
     sent: Counter[tuple[str, str]] = Counter()
     for one in everyone:
         sent.update(one.sent)
@@ -72,8 +81,8 @@ def report(
         },
         "memory": {"value": [one.memory for one in everyone], "source": "counted", "what": "bytes of tensors, by rank"},
     }
-    if first.bubble is not None:
-        predicted, seen = first.bubble
+    if bubble is not None:
+        predicted, seen = bubble
         found["bubble"] = {"predicted": predicted, timed: seen, "what": "idle share of the last step's first pipeline"}
     return found
 

@@ -85,9 +85,11 @@ class Training:
         return self.held_out[-1][1]
 
     def report(self) -> dict[str, Any]:
-        """The same on every rank; every rank must ask."""
-        self.measured.bubble = self.layout.bubble()
-        return report(self.options, self.mesh, self.parameters, self.losses, self.held_out, self.measured)
+        """The same on every rank; every rank must ask, after at least one step."""
+        if not self.measured.seconds:
+            raise ValueError("nothing was measured yet: a report needs at least one step, by advance()")
+        bubble = self.layout.bubble()
+        return report(self.options, self.mesh, self.parameters, self.losses, self.held_out, self.measured, bubble)
 
 
 def train(options: argparse.Namespace, device: torch.device | str = "cpu", on_step: OnStep | None = None) -> dict[str, Any]:

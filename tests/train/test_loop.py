@@ -168,3 +168,18 @@ def test_what_only_a_mesh_can_tell_is_refused_by_the_ranks(ranks):
         ranks(2).run(run.rank_main, options_for(2, "--cp", "2", "--seq", "33"))
     assert isinstance(caught.value.original, RefusedError)
     assert "33 tokens do not cut into equal parts over 2 ranks" in str(caught.value.original)
+
+
+def bubble_before_and_after_a_step(options):
+    made = train.Training(options, "cpu")
+    before = made.layout.bubble()
+    made.advance()
+    return before, made.report()["bubble"].keys()
+
+
+def test_no_step_no_report_and_no_bubble(ranks):
+    with pytest.raises(ValueError, match=r"nothing was measured yet: .* advance\(\)"):
+        train.Training(options_for(1), "cpu").report()
+    for before, after in ranks(2).run(bubble_before_and_after_a_step, options_for(2, "--pp", "2")):
+        assert before is None
+        assert {"predicted", "measured"} < after
