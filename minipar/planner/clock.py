@@ -186,7 +186,7 @@ class Clock:
         n = self.split.dp * self.split.cp
         return (3 if self.split.zero == 3 else 2) * (n - 1) / n * GRADIENT_BYTES * self._most_params()
 
-    def traffic(self) -> dict[str, float]:
+    def rank_bytes(self) -> dict[str, float]:
         """Bytes that one rank of the first stage sends in a step, by axis: those whose seconds ``step`` counts."""
         split, m = self.split, self.split.microbatches
         layers = split.layers_on(0, self.model) * m

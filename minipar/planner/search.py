@@ -25,7 +25,7 @@ class Plan:
     memory: Memory
     tokens_per_second: float  # of the whole cluster
     mfu: float
-    traffic: dict[str, float]  # bytes that a rank of the first stage sends in a step, by axis
+    rank_bytes: dict[str, float]  # that a rank of the first stage sends in a step, by axis
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def predict(model: Transformer, split: Split, hardware: str | Cluster, cost: Byt
     time = clock.step()
     tokens = split.batch * model.seq
     mfu = utilisation(model.model_flops(tokens), time.total, split.ranks, where.device.peak_flops)
-    return Plan(split, time, memory(model, split, cost), tokens / time.total, mfu, clock.traffic())
+    return Plan(split, time, memory(model, split, cost), tokens / time.total, mfu, clock.rank_bytes())
 
 
 def plan(

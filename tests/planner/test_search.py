@@ -196,7 +196,7 @@ def test_traffic_of_a_plan_is_that_of_a_real_step_in_numbers_of_two_bytes(sizes:
     def planned(config: GPTConfig) -> Counter[str]:
         split = Split(8, **sizes, sequence_parallel=False)
         total: Counter[str] = Counter()
-        for axis, nbytes in predict(Transformer.of(config), split, "a100-nvlink").traffic.items():
+        for axis, nbytes in predict(Transformer.of(config), split, "a100-nvlink").rank_bytes.items():
             float32 = axis == "dp+cp"  # gradients are summed in 4 bytes in both
             total[gradients if float32 else axis] += nbytes if float32 else 2 * nbytes
         return total
