@@ -75,14 +75,6 @@ class Schedule:
 
         return self._edited(rank, edit, slot, to)
 
-    def swap(self, rank: int, slot: int, other: int) -> Schedule:
-        """Two actions of a rank in each other's place."""
-
-        def edit(row: list[Action]) -> None:
-            row[slot], row[other] = row[other], row[slot]
-
-        return self._edited(rank, edit, slot, other)
-
     def delete(self, rank: int, slot: int) -> Schedule:
         """One action left out."""
 
