@@ -1,12 +1,14 @@
 """What a call puts on the wire, whom it concerns and when: the spans, and what the monitor hears."""
 
+import time
+
 import pytest
 import torch
 
 from minipar import Mesh, comm
 from minipar.comm import twins
 from minipar.mesh import world
-from minipar.trace import Span, tracer
+from minipar.trace import Span, now, tracer
 
 ROWS, WIDTH = 12, 4
 FULL = ROWS * WIDTH * 8  # bytes of the float64 tensor handed in
@@ -109,6 +111,21 @@ def phases() -> list[tuple[str, str]]:
 
 def test_calls_carry_the_phase_they_were_made_in(ranks):
     assert ranks(2).run(phases) == [[("all_reduce", "forward"), ("all_reduce", "backward")]] * 2
+
+
+def waited_for_late() -> bool:
+    pending = comm.async_all_reduce_(torch.ones(ROWS), world())
+    while not pending.done():
+        time.sleep(0.001)
+    over = now()
+    with tracer.watch() as spans:
+        pending.wait()
+    return spans[0].start < spans[0].end < over
+
+
+def test_a_transfer_that_ended_before_it_was_waited_for_ends_then_in_the_trace(ranks):
+    for _ in range(2):  # the first time gloo's thread is new to Python
+        assert ranks(2).run(waited_for_late) == [True, True]
 
 
 class Recorder:
