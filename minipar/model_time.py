@@ -44,6 +44,7 @@ def model_time(hardware: str | Cluster, rank: int, wait: bool = False) -> Iterat
     clock = ModelClock(wait)
     with (
         _everywhere("now", trace.now, clock.now),
+        _everywhere("queued", pacing.queued, lambda _: 0.0),
         _everywhere("wait_until", pacing.wait_until, clock.wait_until),
         paced_products(hardware, rank),
     ):

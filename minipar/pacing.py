@@ -2,6 +2,18 @@
 
 A rank's outgoing and incoming links each serve one transfer at a time, so a transfer starts when both the sender is ready
 and the link is free. All times are on the host's monotonic clock, which every process of a host shares.
+
+*Paced time* is what a rank's own clock shows, ``Pacer.clock``. What counts on it:
+
+* a call of ``minipar.comm`` lasts as long as the model says. What this machine takes beyond that (its own network, late wake-ups)
+  makes the rank *late* against the host's clock, and does not count;
+* a ``compute`` block lasts as long as the model says, or as long as the work really took if that was longer;
+* all else counts as long as it really took: work outside of ``compute``, a rank that sleeps. And what holds a call up for longer
+  than ``STALL`` is no overhead: the rest of it counts;
+* nowhere counts what a rank queued for a processor that this machine gave to others (see ``processor``).
+
+A late rank waits that much less later on. So where the machine is as fast as the model, who watches sees the same times as on that
+clock; where it is slower, a run lasts longer to watch, and its paced times are still the model's.
 """
 
 from __future__ import annotations
@@ -9,10 +21,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from minipar.hardware import Cluster, Link, cluster
-from minipar.trace import now
+from minipar.processor import Queue, queued
+from minipar.trace import host_clock, now, tracer
+
+STALL = 0.1  # seconds
 
 
 class Pacer:
@@ -21,24 +36,48 @@ class Pacer:
     def __init__(self, hardware: Cluster, rank: int) -> None:
         self.cluster = hardware
         self.rank = rank
+        self.late = 0.0  # seconds by which the host's clock was ahead of this one's, when that was last looked at
+        self._at = self._seen = now()  # a moment on this clock, and the host's when that was looked at
+        self._calls = 0  # one within the other
+        self._queue = Queue()
+        self._queued = queued(self._queue)
         self._out_free: dict[Link, float] = defaultdict(float)  # when each outgoing link has served its last transfer
         self._in_free: dict[Link, float] = defaultdict(float)
-        self._late = 0.0  # seconds by which this machine is behind the modelled one
 
     def clock(self) -> float:
-        """Now, on the modelled hardware: a processor shared by several ranks wakes each a little late after every wait."""
-        return now() - self._late
+        """Now, on the modelled hardware."""
+        if not self._calls:
+            before, displaced = self._seen, self._queued
+            self._look()
+            self._at += max(0.0, self._seen - before - (self._queued - displaced))
+            self.late = self._seen - self._at
+        return self._at
 
-    def wait(self, began: float, times: Sequence[tuple[float, float]]) -> None:
-        """Wait, since ``began``, until all of the ``(start, end)`` are over.
+    def _look(self) -> None:
+        self._queued, self._seen = queued(self._queue), now()
 
-        What this machine is late afterwards is taken off the next start, at most one operation's time: else it would add up, hop by
-        hop, to times that no modelled link takes.
-        """
-        start, end = max(times, key=lambda pair: pair[1])
-        due = max(end, began - self._late)
-        wait_until(end)
-        self._late = max(0.0, min(now() - due, end - start))
+    def __enter__(self) -> None:
+        """A call begins: the clock stands still, but for ``wait``. A call within a call belongs to it."""
+        if not self._calls:
+            self.clock()
+        self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._look()
+            self._at = min(self._seen, max(self._at, self._seen - self.late - STALL))
+            self.late = self._seen - self._at
+
+    def wait(self, times: Sequence[tuple[float, float]]) -> None:
+        """Wait until all of the ``(start, end)`` are over."""
+        with self:
+            self._at = max(self._at, *(end for _, end in times))
+            wait_until(self._at)
+
+    def excuse(self, late: float) -> None:
+        """Within a call: the rank that this one waits for said that it is ``late``, so this one may become so without a stall."""
+        self.late = max(self.late, late)
 
     def send(self, to: int, nbytes: float) -> tuple[float, float]:
         """``(start, end)`` of a transfer that is handed to the link now."""
@@ -74,17 +113,24 @@ class Pacer:
 
 
 _current: Pacer | None = None
+_UNPACED = nullcontext()
 
 
 def pace(hardware: str | Cluster | None, rank: int = 0) -> None:
     """From now on this rank's communication and ``compute`` blocks take as long as on ``hardware``; None ends it."""
     global _current
     _current = None if hardware is None else Pacer(cluster(hardware), rank)
+    tracer.clock = host_clock if _current is None else _current.clock
 
 
 def current() -> Pacer | None:
     """The pacer of this process, or None when times are the machine's own."""
     return _current
+
+
+def call() -> AbstractContextManager[None]:
+    """The enclosed lines are a communication: in here the clock of a paced rank stands still, but for what the model says."""
+    return _UNPACED if _current is None else _current
 
 
 @contextmanager
@@ -93,12 +139,12 @@ def compute(flops: float = 0, nbytes: float = 0, seconds: float | None = None) -
 
     ``flops`` and ``nbytes`` are priced by the paced device; ``seconds`` states the time outright.
     """
-    began, start = now(), now() if _current is None else _current.clock()
+    start = 0.0 if _current is None else _current.clock()
     yield
     if _current is not None:
         end = start + (_current.cluster.device_of(_current.rank).seconds(flops, nbytes) if seconds is None else seconds)
-        if now() < end:
-            _current.wait(began, [(start, end)])
+        if _current.clock() < end:
+            _current.wait([(start, end)])
 
 
 def wait_until(moment: float) -> None:

@@ -179,6 +179,11 @@ class Timeline:
         return rows
 
 
+def host_clock() -> float:
+    """Seconds: ``now``, whatever that is by then (see ``minipar.model_time``)."""
+    return now()
+
+
 class Tracer:
     """Collects the spans of this process. ``minipar.comm`` adds every call; ``span`` adds computation.
 
@@ -188,6 +193,7 @@ class Tracer:
     def __init__(self, rank: int = 0) -> None:
         self.rank = rank
         self.enabled = True
+        self.clock = host_clock  # a paced rank has a clock of its own: see ``minipar.pacing``
         self.phase = ""
         self._spans: deque[Span] = deque()
         self._open: list[_Open] = []
@@ -217,7 +223,7 @@ class Tracer:
     def span(self, name: str, stage: int = -1, microbatch: int = -1) -> Iterator[None]:
         """Record the enclosed computation. Time blocked in communication is left out of it (see ``blocked``)."""
         with self.blocked():  # a span inside another splits the outer one: the compute lane never overlaps itself
-            self._open.append(_Open(name, stage, microbatch, now()))
+            self._open.append(_Open(name, stage, microbatch, self.clock()))
             try:
                 yield
             finally:
@@ -235,7 +241,7 @@ class Tracer:
         try:
             yield
         finally:
-            outer.start, outer.paused = now(), False
+            outer.start, outer.paused = self.clock(), False
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -251,7 +257,7 @@ class Tracer:
         return _own, ()
 
     def _close_piece(self, piece: _Open) -> None:
-        self.add(piece.name, COMPUTE, piece.start, now(), stage=piece.stage, microbatch=piece.microbatch)
+        self.add(piece.name, COMPUTE, piece.start, self.clock(), stage=piece.stage, microbatch=piece.microbatch)
 
     @contextmanager
     def watch(self) -> Iterator[list[Span]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from minipar import Mesh, comm, pacing
 from minipar.context_parallel import ContextAttention, TokenLayout
 from minipar.context_parallel.softmax import BACKWARD_FLOPS, FORWARD_FLOPS
-from minipar.trace import Span, now, tracer
+from minipar.trace import Span, tracer
 
 HEADS, HEAD_DIM = 8, 16
 WARM = 16  # tokens for each rank, a multiple of what any layout needs
@@ -102,7 +102,7 @@ class _Enters(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        ctx.began.append(now())
+        ctx.began.append(tracer.clock())
         return grad, None
 
 
@@ -119,7 +119,7 @@ class _Leaves(torch.autograd.Function):
         (start,) = ctx.began
         pacer = pacing.current()
         if pacer is not None:
-            with pacing.compute(seconds=max(0.0, pacer.cluster.device.seconds(ctx.flops) - (now() - start))):
+            with pacing.compute(seconds=max(0.0, pacer.cluster.device.seconds(ctx.flops) - (tracer.clock() - start))):
                 pass
-        tracer.add("B k0", "compute", start, now())
+        tracer.add("B k0", "compute", start, tracer.clock())
         return (*grads, None, None)

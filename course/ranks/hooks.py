@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Calls, user_line
-from minipar.trace import COMM, now, tracer
+from minipar.trace import COMM, tracer
 
 _calls: Calls | None = None  # set once this process is a rank
 
@@ -104,14 +104,14 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Describe
             return plain(*args, **kwargs)
         where, through_comm = user_line(sys._getframe(1))
         call = calls.post(described, where)
-        start = now()
+        start = tracer.clock()
         if given.get("async_op") or name in ("isend", "irecv"):
             with calls.unseen():
                 work = plain(*args, **kwargs)
             return None if work is None else Work(work, calls, call, None if through_comm else start, _sent(call, given))
         with tracer.blocked(), calls.waiting(call), calls.unseen():
             result = plain(*args, **kwargs)
-            end = now()
+            end = tracer.clock()
         if not through_comm:
             _trace(call, start, end, _sent(call, given))
         return result
@@ -129,7 +129,7 @@ class Work:
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         with tracer.blocked(), self._calls.waiting(self._call):
             done = self._work.wait(*args, **kwargs)
-            end = now()
+            end = tracer.clock()
         if self._started is not None:
             _trace(self._call, self._started, end, self._nbytes)
             self._started = None

@@ -32,7 +32,8 @@ def async_exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (),
 
 def exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (), axis: Axis | None = None) -> list[torch.Tensor]:
     """Send and receive several messages at once; returns the received tensors."""
-    return async_exchange(sends, recvs, axis).wait()
+    with pacing.call():
+        return async_exchange(sends, recvs, axis).wait()
 
 
 def send(x: torch.Tensor, to: int, axis: Axis | None = None) -> None:
@@ -84,24 +85,34 @@ class Exchange(Pending):
 
 
 class PacedExchange(Exchange):
-    """Messages that take their modelled time: a small one goes ahead of each and says when its transfer started."""
+    """Messages that take their modelled time: a small one goes ahead of each and says when its transfer started, and how late.
+
+    (In one message they would need a copy of every tensor, which would count as memory that the rank keeps.)
+    """
 
     def __init__(self, sends: Sequence[Message], recvs: Sequence[Message], axis: Axis, pacer: pacing.Pacer) -> None:
         self._pacer = pacer
-        super().__init__(sends, recvs, axis)
+        with pacer:
+            super().__init__(sends, recvs, axis)
+
+    def wait(self) -> list[torch.Tensor]:
+        with self._pacer:
+            return super().wait()
 
     def _start(self) -> list[dist.Work]:
-        ranks = self._axis.ranks
+        ranks, late = self._axis.ranks, self._pacer.late
         self._sent = [self._pacer.send(ranks[peer], wire.nbytes) for wire, peer in self._out]
-        self._starts = [torch.empty(1, dtype=torch.float64) for _ in self._into]
-        told = [torch.tensor([began], dtype=torch.float64) for began, _ in self._sent]
+        self._starts = [torch.empty(2, dtype=torch.float64) for _ in self._into]
+        told = [torch.tensor([began, late], dtype=torch.float64) for began, _ in self._sent]
         return start(_behind(told, self._out), _behind(self._starts, self._into), self._axis)
 
     def _times(self, began: float) -> list[tuple[float, float]]:
-        ranks = self._axis.ranks
-        came = zip(self._into, self._starts, strict=True)
-        arrived = [self._pacer.receive(ranks[peer], wire.nbytes, sent.item()) for (wire, peer), sent in came]
-        self._pacer.wait(began, self._sent + arrived)
+        arrived = []
+        for (wire, peer), stamp in zip(self._into, self._starts, strict=True):
+            sent, late = stamp.tolist()
+            self._pacer.excuse(late)
+            arrived.append(self._pacer.receive(self._axis.ranks[peer], wire.nbytes, sent))
+        self._pacer.wait(self._sent + arrived)
         return self._sent + arrived
 
 

@@ -130,10 +130,11 @@ class Pending:
     def wait(self) -> Any:
         if not self._waited:
             self._waited = True
-            if self._works:
-                self._block()
+            with pacing.call():
+                if self._works:
+                    self._block()
+                self._value = self._finish()
             self._like = None
-            self._value = self._finish()
             self._finish = _nothing  # the works stay: dropping one at once waits for gloo's thread to let go of it
         return self._value
 
@@ -142,14 +143,14 @@ class Pending:
         with waiting(leg.op, self._axis, self._like):
             for work in self._works:
                 work.wait()
-            start, end = self._paced(began, leg.settle) if leg.settle else self._measured(began)
+            start, end = self._paced(leg.settle) if leg.settle else self._measured(began)
         tracer.add(leg.op, COMM, start, end, self._axis.name, leg.nbytes, leg.peers, phase=self._phase)
 
-    def _paced(self, began: float, settle: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+    def _paced(self, settle: Callable[[], tuple[float, float]]) -> tuple[float, float]:
         times = settle()
         pacer = pacing.current()
         if pacer is not None:
-            pacer.wait(began, [times])
+            pacer.wait([times])
         return times
 
     def _measured(self, began: float) -> tuple[float, float]:
@@ -195,19 +196,27 @@ def launch(
 ) -> Pending:
     """Start one collective on ``x``. ``full_bytes`` is its full buffer, ``nbytes`` what this rank sends if not the ring's share."""
     launched = now()
-    works, settle = [], None
-    pacer = pacing.current()
-    if pacer is not None:
-        ready = torch.tensor([pacer.ready(axis.ranks)], dtype=torch.float64)
-        works.append(dist.all_reduce(ready, dist.ReduceOp.MAX, axis.group, async_op=True))  # all agree on the start
-
-        def settle() -> tuple[float, float]:
-            return pacer.collective(op, full_bytes, axis.ranks, ready.item())
-
-    works.append(start())
     sent = wire_bytes(op, full_bytes, axis.size) if nbytes is None else nbytes
-    leg = Leg(op, sent, tuple(r for r in axis.ranks if r != axis.ranks[axis.rank]), settle)
-    return Pending(works, leg, axis, x, finish, launched)
+    peers = tuple(r for r in axis.ranks if r != axis.ranks[axis.rank])
+    pacer = pacing.current()
+    if pacer is None:
+        return Pending([start()], Leg(op, sent, peers), axis, x, finish, launched)
+    with pacer:
+        agreed, settle = _agree(op, axis, full_bytes, pacer)
+        return Pending([agreed, start()], Leg(op, sent, peers, settle), axis, x, finish, launched)
+
+
+def _agree(op: str, axis: Axis, full_bytes: float, pacer: pacing.Pacer) -> tuple[dist.Work, Callable[[], tuple[float, float]]]:
+    """Start to agree on when the last rank of the axis is ready; from then the collective is under way."""
+    stamp = torch.tensor([pacer.ready(axis.ranks), pacer.late], dtype=torch.float64)
+    work = dist.all_reduce(stamp, dist.ReduceOp.MAX, axis.group, async_op=True)
+
+    def settle() -> tuple[float, float]:
+        ready, late = stamp.tolist()
+        pacer.excuse(late)
+        return pacer.collective(op, full_bytes, axis.ranks, ready)
+
+    return work, settle
 
 
 def signature(x: torch.Tensor | None) -> str:
