@@ -24,6 +24,7 @@ from course.views.table import Table
 PLOTLY = "application/vnd.plotly.v1+json"
 CONFIG = {"showSendToCloud": False, "displaylogo": False, "responsive": True, "plotlyServerURL": ""}
 HATCHES = ("", "////", "...", "\\\\\\\\", "xxxx", "----")
+WIDE = 7.7  # inches: plotly's extension shows the PNG as large as it is, also beside JupyterLab's list of files
 BELOW_AXIS_TITLE = -0.34  # of the height of the plot
 SHAPES = ("", "/", ".", "\\", "x", "-")  # plotly's names for the same
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -109,7 +110,8 @@ def lines(curves: Sequence[Curve], x: str, y: str, title: str = "", x_unit: str 
     layout["yaxis"] |= {"type": "log" if "y" in log else "linear", "title": {"text": y if title else ""}}
     layout["legend"]["y"] = BELOW_AXIS_TITLE
     heads = ("curve", "points", "first", "last", "least", "most")
-    return Chart(data, layout, curves_figure(axes, drawn), Table.of(heads, [r + ("",) * (6 - len(r)) for r in rows], title or y))
+    table = Table.of(heads, [r + ("",) * (6 - len(r)) for r in rows], title or y)
+    return Chart(data, layout, curves_figure(axes, drawn, WIDE), table)
 
 
 def _named(name: str, source: str) -> str:
@@ -157,8 +159,8 @@ def _bar_trace(i: int, name: str, groups: Sequence[str], values: list[float], un
 def _bars_figure(
     groups: Sequence[str], named: Mapping[str, list[float]], unit: str, title: str, stacked: bool, limit: float | None
 ) -> Figure:
-    figure = new_figure(3.2)
-    axes = figure.add_axes((0.09, 0.13, 0.62, 0.76))
+    figure = new_figure(3.2, WIDE)
+    axes = figure.add_axes((0.11, 0.13, 0.57, 0.76))
     base, at = np.zeros(len(groups)), np.arange(len(groups))
     width = 0.72 if stacked else 0.8 / max(1, len(named))
     for i, (name, values) in enumerate(named.items()):

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from course.views.still import LINE, SOFT, new_figure, tick
+from course.views.still import LINE, SOFT, WIDTH, new_figure, tick
 
 
-def curves_figure(axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Figure:
+def curves_figure(
+    axes: Mapping[str, Any], series: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray]], width: float = WIDTH
+) -> Figure:
     """``axes`` holds names, units and ``log``; each series comes with its look, ``x`` and ``y``."""
-    figure = new_figure(3.2)
-    plot = figure.add_axes((0.11, 0.16, 0.86, 0.72))
+    figure = new_figure(3.2, width)
+    left = 0.99 / width  # inches: room for the ticks' text
+    plot = figure.add_axes((left, 0.16, 0.97 - left, 0.72))
     for look, x, y in series:
         dash = (0, tuple(look["dash"])) if look["dash"] and not look["points"] else "-"
         plot.plot(

@@ -1,7 +1,9 @@
+import io
 import json
 
 import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
 from course.views.charts import PLOTLY, Curve, bars, lines
 
@@ -18,6 +20,12 @@ def test_a_chart_is_plotly_a_picture_and_text_and_stays_small():
     assert "8 MB" in data["text/plain"]
     assert "optimizer (predicted)" in data["text/plain"]
     assert len(json.dumps(data)) < 60_000
+
+
+def test_the_picture_fits_beside_the_list_of_files_on_a_page_of_1280_pixels():
+    for chart in (memory(), lines([Curve("fit", [1, 2], [3, 4])], "MB", "s")):
+        width, _ = Image.open(io.BytesIO(chart.png())).size
+        assert width <= 858
 
 
 def test_plotly_accepts_the_figures():
