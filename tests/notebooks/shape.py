@@ -14,6 +14,7 @@ from course.bake import IGNORE
 CELLS = (30, 45)
 WORDS_PER_LINE = (6, 10)
 MEDIAN_LINES, MOST_LINES = 6, 20
+WIDEST = 108  # characters of code that a page of 1280 pixels shows beside JupyterLab's list of files
 PREDICTIONS = (2, 4)
 EXERCISES = (1, 2)
 OBJECTIVES = RECAP_LINES = 3
@@ -82,6 +83,13 @@ def is_of_good_size(notebook: NotebookNode) -> Iterator[str]:
         yield f"{ratio:.1f} words of prose per line of code, not {WORDS_PER_LINE[0]} to {WORDS_PER_LINE[1]}"
 
 
+def fits_the_page(notebook: NotebookNode) -> Iterator[str]:
+    for number, cell in enumerate(notebook.cells):
+        widest = max(map(len, cell.source.splitlines()), default=0) if cell.cell_type == "code" else 0
+        if widest > WIDEST:
+            yield f"cell {number} has a line of {widest} characters, and a page shows {WIDEST}"
+
+
 def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
     predictions = [
         n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and re.search(r"(?<![.\w])predict\(", cell.source)
@@ -147,7 +155,7 @@ def is_baked(notebook: NotebookNode) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(says_what_it_is, is_of_good_size, asks_before_it_shows, answers_after_the_last_cell),
+    *(says_what_it_is, is_of_good_size, fits_the_page, asks_before_it_shows, answers_after_the_last_cell),
     has_a_lab_and_exercises,
     *(ends_with_recap_and_next_step, is_stored_executed, compares_no_rounding, is_baked),
 )

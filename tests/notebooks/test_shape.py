@@ -76,6 +76,10 @@ def long_cell(notebook: NotebookNode) -> None:
     notebook.cells[20].source += "word " * 140
 
 
+def wide_line(notebook: NotebookNode) -> None:
+    notebook.cells[7].source = "a = 1\nb = 2\nc = " + "1 + " * 26 + "1"
+
+
 def lengthy_cells(notebook: NotebookNode) -> None:
     for cell in notebook.cells[7:17]:
         cell.source = "x = 1\n" * 7
@@ -159,6 +163,7 @@ def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
         (silent_about_the_machine, "what this machine will run"),
         (too_short, "29 cells"),
         (long_cell, "a code cell has 21 lines"),
+        (wide_line, "cell 7 has a line of 109 characters"),
         (lengthy_cells, "the median code cell has 7"),
         (wordy, "words of prose per line"),
         (terse, "words of prose per line"),
