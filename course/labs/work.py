@@ -104,7 +104,7 @@ def forward_flops(tokens: int) -> float:
 
 
 def data_parallel_step(layers: int, bucket_bytes: float, tokens: int) -> list[Span]:
-    """On each rank: one step of a chain of layers, gradients summed in buckets while backward runs; what was done when."""
+    """On each rank: a step of some layers, gradients summed in buckets during backward; its spans."""
     mesh = Mesh(dp=torch.distributed.get_world_size())
     model = torch.nn.Sequential(*(PacedLayer(i, tokens) for i in range(layers)))
     buckets = Buckets(model, mesh, bucket_bytes)

@@ -60,7 +60,7 @@ class Block:
         for rank in range(ranks):
             packer.open(Row(rank, COMPUTE, 0))  # a rank that did nothing has an empty track
         rows, labels, spans = list(packer.rows), tuple(packer.labels), spans.copy()
-        place = np.array(drawing_order(rows))
+        place = np.array(drawing_order(rows, packer.receiving))
         ordered = tuple(row for _, row in sorted(zip(place.tolist(), rows, strict=True)))
         if len(spans):
             spans[:, ROW] = place[spans[:, ROW].astype(int)]

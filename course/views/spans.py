@@ -42,8 +42,9 @@ class Packer:
 
     rows: list[Row] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
+    receiving: set[int] = field(default_factory=set)  # rows whose first span is a receive
     _row_of: dict[Row, int] = field(default_factory=dict)
-    _ends: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    _last: dict[tuple[int, str], list[tuple[float, str]]] = field(default_factory=dict)  # of each row its last span's end and name
     _label_of: dict[Label, int] = field(default_factory=dict)
 
     def numbers(self, spans: Iterable[Span], critical: frozenset[Span] = frozenset()) -> np.ndarray:
@@ -56,11 +57,17 @@ class Packer:
         return (row, s.start, s.end, label, s.stage, s.microbatch, s.nbytes, 1, s.end - s.start, critical)
 
     def _row(self, s: Span) -> int:
-        ends = self._ends.setdefault((s.rank, s.lane), [])
+        """A free row, if there is one: behind a span of the same name, so that sends stay beside sends."""
+        last = self._last.setdefault((s.rank, s.lane), [])
         slack = 1e-9 * abs(s.start)
-        depth = next((i for i, end in enumerate(ends) if end <= s.start + slack), len(ends))
-        ends[depth : depth + 1] = [s.end]
-        return self.open(Row(s.rank, s.lane, depth))
+        free = [depth for depth, (end, _) in enumerate(last) if end <= s.start + slack]
+        depth = next((depth for depth in free if last[depth][1] == s.name), free[0] if free else len(last))
+        last[depth : depth + 1] = [(s.end, s.name)]
+        known = len(self.rows)
+        row = self.open(Row(s.rank, s.lane, depth))
+        if row == known and s.name == "recv":
+            self.receiving.add(row)
+        return row
 
     def open(self, row: Row) -> int:
         """The index of ``row``, which is added if it is new."""
@@ -77,9 +84,13 @@ class Packer:
         return self._label_of[label]
 
 
-def drawing_order(rows: list[Row]) -> list[int]:
-    """For each row its place from the top: by rank, compute first, then the transfers."""
-    order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].lane != COMPUTE, rows[i].lane, rows[i].depth))
+def drawing_order(rows: list[Row], receiving: set[int]) -> list[int]:
+    """For each row its place from the top: by rank, compute first, then the transfers, those that begin by receiving at last."""
+
+    def height(i: int) -> tuple[int, bool, str, bool, int]:
+        return rows[i].rank, rows[i].lane != COMPUTE, rows[i].lane, i in receiving, rows[i].depth
+
+    order = sorted(range(len(rows)), key=height)
     place = [0] * len(rows)
     for position, index in enumerate(order):
         place[index] = position

@@ -1,9 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
 
 from course.views.aggregate import SpanAggregate
 from course.views.block import Block, account
-from course.views.spans import BUSY, BYTES, COUNT, END, ROW, START, Packer, thin
+from course.views.spans import BUSY, BYTES, COUNT, END, LABEL, ROW, START, Packer, thin
 from minipar.trace import COMM, COMPUTE, Span, Timeline
 
 
@@ -120,3 +122,15 @@ def test_spans_that_arrive_in_order_of_their_end_never_overlap_in_a_row():
     timeline = random_timeline(ranks=1, spans=500)
     packer = Packer()
     assert overlaps(packer.numbers(sorted(timeline.spans, key=lambda s: s.end))) < 1e-9
+
+
+def test_sends_and_receives_keep_to_rows_of_their_own_in_the_same_order_on_every_rank():
+    """A ring: each rank's receive ends before or after its send, and may be noted before or after it."""
+    spans = []
+    for rank, step in itertools.product(range(4), range(6)):
+        late = 0.01 * ((rank + step) % 3)
+        spans.append(Span(rank, COMM, "send", step + late, step + 0.9, "dp", 1, ((rank + 1) % 4,)))
+        spans.append(Span(rank, COMM, "recv", step + 0.02 - late, step + 0.95 - late, "dp", 0, ((rank - 1) % 4,)))
+    block = Block.of(Timeline(spans, 4, "paced"))
+    names = [{block.labels[int(span[LABEL])].name for span in block.spans if span[ROW] == row} for row in range(len(block.rows))]
+    assert names == [set(), {"send"}, {"recv"}] * 4
