@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
-import signal
+import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from course.ranks import wire
+from minipar.trace import now
 
-TICK = 0.1  # seconds between two looks at time limits and hangs
+TICK = 100  # milliseconds between two looks at time limits and hangs
 READ = 1 << 20  # bytes taken from a socket at once
 PIPE = 1 << 16  # bytes that a pipe holds
 
@@ -26,12 +26,14 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
+        self._watched: dict[int, tuple[Any, Callable[[], None]]] = {}  # by descriptor
+        self._late: list[Callable[[], None]] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._ears, self._bell = socket.socketpair()
         self._ears.setblocking(False)
         self._bell.setblocking(False)
-        self._selector.register(self._ears, selectors.EVENT_READ, self._hear)
+        self.watch(self._ears, select.POLLIN, self._hear)
         self.tickers: set[Callable[[], None]] = set()
         self.memory = memoryview(bytearray(READ))  # what is read arrives here; new memory each time would cost more than reading
         self._thread = threading.Thread(target=self._loop, name="minipar-reader", daemon=True)
@@ -47,105 +49,79 @@ class Hub:
         with contextlib.suppress(BlockingIOError, OSError):  # a full bell rings already
             self._bell.send(b"!")
 
-    def watch(self, fd: Any, events: int, callback: Callable[[], None]) -> None:
-        """Reader thread only: call ``callback`` when ``fd`` is ready for ``events``; 0 stops watching."""
-        known = fd in self._selector.get_map()
-        if not events:
-            if known:
-                self._selector.unregister(fd)
-        elif known:
-            self._selector.modify(fd, events, callback)
-        else:
-            self._selector.register(fd, events, callback)
+    def watch(self, file: Any, events: int, callback: Callable[[], None]) -> None:
+        """Reader thread only: call ``callback`` when ``file`` is ready for ``events`` (of ``select.poll``)."""
+        self._watched[file.fileno()] = file, callback
+        self._poll.register(file, events)
+
+    def forget(self, file: Any) -> None:
+        """Reader thread only: no longer watch ``file``, which is about to be closed."""
+        if self._watched.pop(file.fileno(), None) is not None:
+            self._poll.unregister(file)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Reader thread only: have ``work`` done when all that has arrived by now has been taken in."""
+        self._late.append(work)
 
     def _hear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._ears.recv(4096):
-                pass
+        self._ears.recv(4096)
         while self._posted:
             quietly(self._posted.popleft())
 
     def _loop(self) -> None:
         due = 0.0
         while True:
-            ready = self._selector.select(TICK if self.tickers else None)
-            for key, _ in ready:
-                if self._is_watched(key):  # an earlier callback may have closed it
-                    quietly(key.data)
-            due = self._tick(due)
-
-    def _is_watched(self, key: selectors.SelectorKey) -> bool:
-        try:
-            return key.fileobj in self._selector.get_map()
-        except ValueError:  # a closed socket has no descriptor to look up
-            return False
-
-    def _tick(self, due: float) -> float:
-        from minipar.trace import now
-
-        if now() < due:
-            return due
-        for ticker in list(self.tickers):
-            quietly(ticker)
-        return now() + TICK
+            late, self._late = self._late, []
+            for fd, _ in self._poll.poll(0 if late else TICK if self.tickers else None):
+                if fd in self._watched:  # an earlier callback may have closed it
+                    quietly(self._watched[fd][1])
+            for work in late:
+                quietly(work)
+            if now() >= due:
+                for ticker in list(self.tickers):
+                    quietly(ticker)
+                due = now() + TICK / 1e3
 
 
-def quietly(work: Callable[[], None]) -> None:
+def quietly(work: Callable[..., None], *args: Any) -> None:
     """A fault in a callback is shown, and never stops the reader."""
     try:
-        work()
+        work(*args)
     except Exception:
         import traceback
 
         traceback.print_exc()
 
 
-@contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
-    """A keyboard interrupt during the enclosed lines is raised after them. Only the main thread ever gets one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
-
-
 class Channel:
-    """A framed socket to a rank: reads in the hub's thread, writes from any thread without ever blocking it."""
+    """A framed socket to a rank. The reader thread reads and writes it, and never blocks in that."""
 
     def __init__(self, hub: Hub, sock: socket.socket, on_frame: Callable[[wire.Frame], None]) -> None:
         self._hub, self._sock, self._on_frame = hub, sock, on_frame
         self._frames = wire.Frames()
         self._backlog: deque[memoryview] = deque()
-        self._lock = threading.Lock()
         self.closed = False
         sock.setblocking(False)
         hub.post(self._listen)
 
     def _listen(self) -> None:
         if not self.closed:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._backlog else 0)
+            events = select.POLLIN | (select.POLLOUT if self._backlog else 0)
             self._hub.watch(self._sock, events, self._ready)
 
     def send(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
-        self.send_packed(wire.pack(kind, meta, body))
+        """Any thread."""
+        frame = wire.pack(kind, meta, body)
+        self._hub.post(lambda: self.send_packed(frame))
 
     def send_packed(self, frame: list[bytes | memoryview]) -> None:
-        """A frame that goes to several ranks is packed only once."""
-        pieces = [memoryview(piece) for piece in frame]
-        with self._lock:
-            waiting = bool(self._backlog)
-            self._backlog.extend(pieces)
-            if not waiting:
-                self._push()
-            if self._backlog and not waiting:
-                self._hub.post(self._listen)
+        """Reader thread only. A frame that goes to several ranks is packed only once."""
+        waits = bool(self._backlog)
+        self._backlog.extend(map(memoryview, frame))
+        if not waits:
+            self._push()
+            if self._backlog:
+                self._listen()
 
     def _push(self) -> None:
         try:
@@ -162,8 +138,7 @@ class Channel:
 
     def _ready(self) -> None:
         if self._backlog:
-            with self._lock:
-                self._push()
+            self._push()
             self._listen()
         self.drain()
 
@@ -179,7 +154,7 @@ class Channel:
             if not count:
                 return self.close()
             for frame in self._frames.feed(self._hub.memory[:count]):
-                quietly(lambda frame=frame: self._on_frame(frame))  # type: ignore[misc]
+                quietly(self._on_frame, frame)
             if count < READ:
                 return
 
@@ -187,7 +162,7 @@ class Channel:
         """Reader thread only."""
         if not self.closed:
             self.closed = True
-            self._hub.watch(self._sock, 0, self._ready)
+            self._hub.forget(self._sock)
             self._sock.close()
 
 
@@ -202,7 +177,7 @@ class Pipe:
 
     def _listen(self) -> None:
         if not self.closed:
-            self._hub.watch(self._fd, selectors.EVENT_READ, self.drain)
+            self._hub.watch(self, select.POLLIN, self.drain)
 
     def fileno(self) -> int:
         return self._fd
@@ -222,7 +197,7 @@ class Pipe:
         """Reader thread only."""
         if not self.closed:
             self.closed = True
-            self._hub.watch(self._fd, 0, self.drain)
+            self._hub.forget(self)
             os.close(self._fd)
 
 
@@ -245,11 +220,11 @@ def _forget_in_child() -> None:
     _guard = threading.Lock()
     old, _hub = _hub, None
     if old is not None:
-        for key in list(old._selector.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.detach()  # its own clean-up must not close a number that is in use again
+        for fd, (file, _) in list(old._watched.items()):
+            if isinstance(file, socket.socket):
+                file.detach()  # its own clean-up must not close a number that is in use again
             with contextlib.suppress(OSError):
-                os.close(key.fd)
+                os.close(fd)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -109,21 +109,20 @@ class Rank:
 
     # ---- running a function
 
-    def run(self, order: dict[str, Any], body: bytes) -> None:
-        self.run_id = order["run"]
-        if sys.path != order["path"]:
-            sys.path[:] = order["path"]
-        if order["cwd"] != os.getcwd():
+    def run(self, order: tuple[int, list[str], str], body: bytes) -> None:
+        self.run_id, path, folder = order
+        if sys.path != path:
+            sys.path[:] = path
+        if os.getcwd() != folder:
             with contextlib.suppress(OSError):
-                os.chdir(order["cwd"])
+                os.chdir(folder)
         tracer.drain()
         self.slots.write(self.rank, RUNNING)
         fault, result = self._call(body)
         self.slots.write(self.rank, IDLE)
         _flush_prints()
         self.flush()
-        done = {"run": self.run_id, "failure": fault, "tally": self.calls.tally(), "joined": _is_joined()}
-        self._tell(wire.DONE, done, result)
+        self._tell(wire.DONE, (self.run_id, fault, self.calls.tally(), _is_joined()), result)
 
     def _tell(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
         with self.sending:

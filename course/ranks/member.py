@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from course.ranks import wire
@@ -37,7 +38,7 @@ class Member:
         err, their_err = os.pipe()
         self._theirs = (their_messages, their_guard)
         self._their_pipes = (their_out, their_err)
-        self.messages = Channel(pool.hub, messages, self._heard)
+        self.messages = Channel(pool.hub, messages, partial(pool.heard, self))
         self.guard = Channel(pool.hub, guard, self._answered)
         self.pipes = [self._pipe(out, "stdout"), self._pipe(err, "stderr")]
 
@@ -65,9 +66,6 @@ class Member:
     def _pipe(self, fd: int, stream: str) -> Pipe:
         decoder = text_decoder()
         return Pipe(self.pool.hub, fd, lambda data: self.pool.printed(self.rank, stream, decoder.decode(data)))
-
-    def _heard(self, frame: wire.Frame) -> None:
-        self.pool.heard(self, frame)
 
     def _answered(self, frame: wire.Frame) -> None:
         with self.pool.changed:

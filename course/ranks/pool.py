@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import shutil
 import signal
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 from course.ranks import errors, recovery, strays, watchdog, wire
 from course.ranks.errors import Trouble
-from course.ranks.hub import hub, interrupts_held
+from course.ranks.hub import hub
 from course.ranks.member import Member
 from course.ranks.run import Event, Run, spans_of
 from course.ranks.server import fork_server, working_folder
@@ -51,7 +50,7 @@ class Pool:
         self._store: Path | None = None
         self._asks = itertools.count(1)
         self._suspect = watchdog.Suspect()
-        self._told: list[str] = []  # of messages left over
+        self.left_over: list[str] = []  # a line for messages that nobody has received yet
 
     # ---- starting and ending (any thread)
 
@@ -76,7 +75,7 @@ class Pool:
         self.kill([m for m in self.members if m.alive])
         if self.run is not None:
             run, self.run = self.run, None
-            run.finish(errors.RanksStopped("the ranks were closed while this ran"), "stopped")
+            self.end(run, errors.RanksStopped("the ranks were closed while this ran"), "stopped")
         strays.record_ranks(self.name, [])
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -96,7 +95,7 @@ class Pool:
             run = Run(self, next(self.runs), name, timeout, keeps_messages)
             dead = [m for m in self.members if not m.alive]
             if not dead:
-                self._send_run(run, body)
+                self._begin(run, body)
                 return run
             self.busy_until_recovered = True  # nobody else starts meanwhile
         try:
@@ -105,7 +104,7 @@ class Pool:
             with self.changed:
                 self.busy_until_recovered = False
         with self.changed:
-            self._send_run(run, body)
+            self._begin(run, body)
         return run
 
     def refuse_if_busy_now(self) -> None:
@@ -129,16 +128,19 @@ class Pool:
                 "end it with .stop(), or make a second pool"
             )
 
-    def _send_run(self, run: Run, body: bytes | memoryview) -> None:
+    def _begin(self, run: Run, body: bytes | memoryview) -> None:
+        frame = wire.pack(wire.RUN, (run.number, sys.path, working_folder()), body)
         self.run = self.latest = run
+        self.hub.post(lambda: self._tell(run, frame))
+
+    def _tell(self, run: Run, frame: list[bytes | memoryview]) -> None:
+        """Reader thread, where no interrupt comes: all ranks hear of the run, or none."""
+        if run is not self.run or self.busy_until_recovered:  # it was stopped before
+            return
         self._suspect = watchdog.Suspect()
-        order = {"run": run.number, "path": sys.path[:], "cwd": working_folder()}
         for m in self.members:
             m.finished, m.failure = False, None
-        frame = wire.pack(wire.RUN, order, body)
-        with interrupts_held():  # all ranks get it, or none
-            for m in self.members:
-                m.messages.send_packed(frame)
+            m.messages.send_packed(frame)
 
     def interrupt(self, run: Run, why: str) -> None:
         self.hub.post(lambda: self.trouble(run, Trouble(why)))
@@ -174,10 +176,10 @@ class Pool:
     # ---- what ranks say (reader thread)
 
     def heard(self, m: Member, frame: wire.Frame) -> None:
-        if frame.kind == wire.EVENTS:
-            self._events(m, frame.meta)
-        elif frame.kind == wire.DONE:
+        if frame.kind == wire.DONE:
             self._done(m, frame)
+        elif frame.kind == wire.EVENTS:
+            self._events(m, frame.meta)
         elif frame.kind in (wire.READY, wire.LEFT):
             with self.changed:
                 m.state = "ready" if frame.kind == wire.READY else "left"
@@ -204,47 +206,44 @@ class Pool:
             self.noise.append(text)
 
     def _done(self, m: Member, frame: wire.Frame) -> None:
-        run = self.run
-        if run is None or run.number != frame.meta["run"]:
+        run, (number, failure, tally, joined) = self.run, frame.meta
+        if run is None or run.number != number:
             return
-        if frame.meta["tally"] is not None:
-            m.tally = frame.meta["tally"]
-        m.failure, m.joined = frame.meta["failure"], frame.meta["joined"]
+        if tally is not None:
+            m.tally, run.communicated = tally, True
+        m.failure, m.joined, m.finished = failure, joined, True
         run.bodies[m.rank] = frame.body
-        m.finished = True
-        if self.busy_until_recovered:  # only a recovery waits for this; the lock may be a launch's, which still tells other ranks
+        run.returned += 1
+        if self.busy_until_recovered:  # only a recovery waits for this
             with self.changed:
                 self.changed.notify_all()
-        if m.failure is not None:
+        if failure is not None:
             self.trouble(run, Trouble("failed"))
-        elif all(other.finished for other in self.members) and not self.busy_until_recovered:
-            self._all_returned(run)
-
-    def drain_prints(self) -> None:
-        """What a rank printed was in its pipe before it said that it is done."""
-        pipes = {p.fileno(): p for m in self.members for p in m.pipes if not p.closed}
-        poll = select.poll()
-        for fd in pipes:
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(0):
-            pipes[fd].drain()
+        elif run.returned == self.size:  # what a rank printed was in its pipe before it said that it is done
+            self.hub.later(lambda: self._all_returned(run))
 
     def _all_returned(self, run: Run) -> None:
-        self.drain_prints()
-        tallies = {m.rank: m.tally for m in self.members}
-        lines = watchdog.out_of_step(tallies)
-        if lines:
+        if run is not self.run or self.busy_until_recovered:
+            return
+        tallies = {m.rank: m.tally for m in self.members if run.communicated}
+        if lines := watchdog.out_of_step(tallies):
             return self.trouble(run, Trouble("out of step", tuple(lines)))
         if not all(m.joined for m in self.members):  # the function destroyed the process group, as scripts do at their end
             return self.trouble(run, Trouble("left"))
-        lines = watchdog.unclaimed(tallies)
-        run.notes += [line for line in lines if line not in self._told]
-        self._told = lines
-        if lines and not run.keeps_messages:  # they would reach the next run, which did not ask for them
+        if run.communicated:
+            lines = watchdog.unclaimed(tallies)
+            run.notes += [line for line in lines if line not in self.left_over]
+            self.left_over = lines
+        if self.left_over and not run.keeps_messages:  # they would reach the next run, which did not ask for them
             return self.trouble(run, Trouble("left"))
+        self.run = None
+        self.end(run)
+
+    def end(self, run: Run, error: BaseException | None = None, how: str = "returned") -> None:
+        """Whoever waits for ``run`` goes on."""
+        run.finish(error, how)
         with self.changed:
-            self.run = None
-        run.finish()
+            self.changed.notify_all()
 
     def died(self, m: Member) -> None:
         with self.changed:

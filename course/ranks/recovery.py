@@ -59,6 +59,7 @@ def _join(pool: Pool) -> None:
     pool.drop_store()  # of the group that was
     store = pool.new_store()
     hardware = bytes(wire.dumps(pool.hardware)) if pool.hardware is not None else b""
+    pool.left_over = []
     for m in pool.members:
         m.state, m.failure, m.tally = "starting", None, ()
         m.messages.send(wire.JOIN, pool.join_order(m.rank, store), hardware)
@@ -94,15 +95,13 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
         error.__cause__ = broken
     how = {"stopped": "stopped", "interrupted": "stopped", "left": "returned"}.get(trouble.kind, "failed")
 
-    def end() -> None:
-        pool.drain_prints()
+    def finish() -> None:
         with pool.changed:
             pool.run = None if pool.run is run else pool.run
             pool.busy_until_recovered = False
-            pool.changed.notify_all()
-        run.finish(error, how)
+        pool.end(run, error, how)
 
-    pool.hub.post(end)
+    pool.hub.post(lambda: pool.hub.later(finish))
     if error is not None and error.__cause__ is not None:
         pool.close(wait=False)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.ranks import errors, wire
@@ -45,11 +46,13 @@ class Run:
         self.timeout = timeout
         self.keeps_messages = keeps_messages  # a message of this run may be received in the next one: cells
         self.bodies: list[bytes] = [b""] * pool.size
+        self.returned = 0  # ranks
+        self.communicated = False
         self.error: BaseException | None = None
         self.notes: list[str] = []
         self._pool = pool
         self._source = "paced" if pool.hardware is not None else "measured"
-        self._changed = threading.Condition()
+        self._news: SimpleQueue[None] = SimpleQueue()  # wakes whoever waits: lines to print, or the end
         self._events: list[Event] = []
         self._subscribers: list[Callable[[list[Event]], None]] = []
         self._echo = Echo()
@@ -66,11 +69,13 @@ class Run:
         self._refuse_in_reader()
         deadline = None if seconds is None else now() + seconds
         while True:
-            with self._changed:
-                left = None if deadline is None else deadline - now()
-                self._changed.wait_for(lambda: self.done or self._echo.lines, left)
-                ended, lines = self.done, self._echo.take()
-            self._show(lines)
+            if not self.done:
+                with contextlib.suppress(Empty):
+                    self._news.get(timeout=None if deadline is None else max(0.0, deadline - now()))
+            ended = self.done
+            self._show(self._echo.take())
+            if ended:
+                self._news.put(None)  # for others who wait
             if ended or (deadline is not None and now() >= deadline):
                 return ended
 
@@ -92,8 +97,9 @@ class Run:
         """End the run on all ranks; returns when they are idle. Where Python code ran, its variables survive."""
         self._refuse_in_reader()
         self._pool.interrupt(self, "stopped")
-        with self._changed:
-            self._changed.wait_for(lambda: self.done, 60)
+        with self._pool.changed:
+            self._pool.changed.wait_for(lambda: self.done, 60)
+        self._news.put(None)  # an interrupt may have taken the last one from others who wait
 
     @property
     def timeline(self) -> Timeline:
@@ -133,9 +139,8 @@ class Run:
         self._events.extend(events)
         prints = [e for e in events if e.kind == "print"]
         if prints:
-            with self._changed:
-                self._echo.feed(prints)
-                self._changed.notify_all()
+            self._echo.feed(prints)
+            self._news.put(None)
         for callback in list(self._subscribers):
             try:
                 callback(events)
@@ -151,10 +156,9 @@ class Run:
             return
         self.error = error
         self.add([Event("end", -1, now(), how)])
-        with self._changed:
-            self._echo.finish()
-            self.ended = now()
-            self._changed.notify_all()
+        self._echo.finish()
+        self.ended = now()
+        self._news.put(None)
 
     def _show(self, lines: Iterable[tuple[str, str]]) -> None:
         """Print in the thread that waits, so that a notebook shows it under the right cell."""
@@ -198,9 +202,8 @@ class Echo:
         self._open.clear()
 
     def take(self) -> list[tuple[str, str]]:
-        lines = list(self.lines)
-        self.lines.clear()
-        return lines
+        """Any thread."""
+        return [self.lines.popleft() for _ in range(len(self.lines))]
 
 
 def spans_of(rows: Iterable[tuple[Any, ...]]) -> list[Span]:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -53,7 +53,7 @@ class ForkServer:
                 env=environment,
             )
         strays.record_server(self._process.pid)
-        self._hub.post(lambda: self._hub.watch(self._sock, selectors.EVENT_READ, self._hear))
+        self._hub.post(lambda: self._hub.watch(self._sock, select.POLLIN, self._hear))
 
     def fork(self, ranks: list[list[int]]) -> list[int]:
         """Fork a rank for each list of fds (messages, guard, stdout, stderr) and return the process ids. Blocks."""
@@ -117,7 +117,7 @@ class ForkServer:
             return self._ended()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            quietly(lambda line=line: self._handle(json.loads(line)))  # type: ignore[misc]
+            quietly(self._handle, json.loads(line))
 
     def _handle(self, message: dict[str, Any]) -> None:
         event = message["event"]
@@ -151,7 +151,7 @@ class ForkServer:
     def _ended(self) -> None:
         """The fork server is gone, and with it its ranks; the next pool starts another one."""
         self.alive = False
-        self._hub.watch(self._sock, 0, self._hear)
+        self._hub.forget(self._sock)
         self._sock.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1)

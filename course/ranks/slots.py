@@ -15,6 +15,7 @@ from minipar.trace import now
 
 SIZE = 4096
 LAST = 2048  # where the second half of a slot begins: the call that the rank made last
+VERSION = struct.Struct("<Q")
 HEAD = struct.Struct("<QdBH")  # version, since, state, bytes of text
 STATES = ("starting", "idle", "running", "waiting", "dead")
 STARTING, IDLE, RUNNING, WAITING, DEAD = range(len(STATES))
@@ -69,8 +70,9 @@ class Slots:
         data = text.encode()[: LAST - HEAD.size]
         version, at = self._versions[rank], rank * SIZE
         HEAD.pack_into(self._map, at, version + 1, now(), state, len(data))
-        self._map[at + HEAD.size : at + HEAD.size + len(data)] = data
-        struct.pack_into("<Q", self._map, at, version + 2)
+        if data:
+            self._map[at + HEAD.size : at + HEAD.size + len(data)] = data
+        VERSION.pack_into(self._map, at, version + 2)
         self._versions[rank] = version + 2
 
     def read(self, rank: int, pid: int = 0) -> RankState:

@@ -11,22 +11,26 @@ import pytest
 import torch.distributed as dist
 
 from course.ranks import RankError, RanksInterrupted
-from course.ranks.hub import Channel, interrupts_held
+from course.ranks.hub import Hub
 
 
-def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeypatch):
+@pytest.mark.parametrize("told", [False, True])
+def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeypatch, told):
+    """All ranks hear of a run, or none: it is the reader thread that tells them, and only the main thread is interrupted."""
     pool = ranks(2)
-    real = Channel.send_packed
+    pids, real = pool.pids, Hub.post
 
-    def interrupted(channel, frame):
+    def interrupted(hub, work):
         monkeypatch.undo()
-        signal.raise_signal(signal.SIGINT)  # before any rank has heard of it
-        real(channel, frame)
+        if told:
+            real(hub, work)
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Channel, "send_packed", interrupted)
+    monkeypatch.setattr(Hub, "post", interrupted)
     with pytest.raises(RanksInterrupted, match="sleep"):
         pool.run(time.sleep, 60)
     assert pool.run(dist.get_rank) == [0, 1]
+    assert pool.pids == pids
 
 
 def _struck_on_rank_1() -> None:
@@ -68,17 +72,3 @@ def test_a_fork_server_answers_when_the_signals_before_are_delivered(ranks):
         finally:
             os.kill(server._process.pid, signal.SIGCONT)
         assert waiting.result(timeout=60) is None
-
-
-def test_a_held_interrupt_comes_after_the_lines_that_hold_it():
-    done = []
-
-    def held() -> None:
-        with interrupts_held():
-            signal.raise_signal(signal.SIGINT)
-            done.append("all of it")
-
-    with pytest.raises(KeyboardInterrupt):
-        held()
-    assert done == ["all of it"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
