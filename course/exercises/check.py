@@ -51,19 +51,18 @@ def _with_ranks(n: int, exercise: Exercise, answer: Any, same: list[Case], tried
         for case in same:
             where = _here(case)
             try:
-                seen = _try(pool, exercise, answer, case)
+                out = pool.run(observe, exercise.trial, answer, case, timeout=exercise.seconds)
             except Trouble as error:
                 return told(error, exercise), where
+            if None in out:
+                return f"rank {out.index(None)} left by sys.exit(): a function hands back its result by return.", where
+            assert pool.last_run is not None
+            seen = Seen(case, [value for value, _ in out], pool.last_run.timeline, [peak for _, peak in out])
             complaint = exercise.judge(seen)
             if complaint:
                 return complaint, where
             tried.append(seen)
     return None
-
-
-def _try(pool: Any, exercise: Exercise, answer: Any, case: Case) -> Seen:
-    out = pool.run(observe, exercise.trial, answer, case, timeout=exercise.seconds)
-    return Seen(case, [value for value, _ in out], pool.last_run.timeline, [peak for _, peak in out])
 
 
 def observe(trial: Callable[[Any, Case], Any], answer: Any, case: Case) -> tuple[Any, int]:

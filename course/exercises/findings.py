@@ -36,20 +36,19 @@ def equal(got: Tensor, expected: Tensor) -> bool:
 def wrong_value(
     values: Sequence[Tensor], expected: Tensor | Sequence[Tensor], what: str, suspects: Mapping[str, Sequence[Tensor]]
 ) -> str | None:
-    """The first rank whose value is off, with the suspect it equals.
+    """The first rank whose value is off, with the suspect that explains all that are.
 
     ``expected`` is the same for all ranks, or one for each. ``suspects`` maps what to say to the values, by rank, that a known
     mistake would give.
     """
-    for rank, value in enumerate(values):
-        wanted = expected if isinstance(expected, Tensor) else expected[rank]
-        if equal(value, wanted):
-            continue
-        for cause, wrong in suspects.items():
-            if equal(value, wrong[rank]):
-                return f"rank {rank}: {cause}"
-        return f"rank {rank}: {what} is off by {_times(value, wanted)}"
-    return None
+    wanted = [expected] * len(values) if isinstance(expected, Tensor) else expected
+    off = [rank for rank, value in enumerate(values) if not equal(value, wanted[rank])]
+    if not off:
+        return None
+    for cause, wrong in suspects.items():
+        if all(equal(values[rank], wrong[rank]) for rank in off):
+            return f"rank {off[0]}: {cause}"
+    return f"rank {off[0]}: {what} is off by {_times(values[off[0]], wanted[off[0]])}"
 
 
 def _times(got: Tensor, expected: Tensor) -> str:

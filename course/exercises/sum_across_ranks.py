@@ -44,6 +44,7 @@ def _suspects(xs: list[Tensor], total: Tensor) -> dict[str, list[Tensor]]:
         f"its value is still its own {xs[0].item():.3f}: it heard nothing from the other ranks.": xs,
         f"its value is the mean, 1/{n} of the sum.": [total / n] * n,
         f"its value is {n} times the sum: what was summed already was summed again.": [total * n] * n,
+        "its value is the largest of all, not their sum.": [torch.stack(xs).amax(0)] * n,
     }
 
 
@@ -80,6 +81,10 @@ def _mean(x: Tensor, axis: Any) -> Tensor:
     return comm.all_reduce(x, axis) / axis.size
 
 
+def _largest(x: Tensor, axis: Any) -> Tensor:
+    return comm.all_reduce(x, axis, op="max")
+
+
 def _twice(x: Tensor, axis: Any) -> Tensor:
     return comm.all_reduce(comm.all_reduce(x, axis), axis)
 
@@ -111,6 +116,7 @@ EXERCISE = Exercise(
         Wrong("no communication", _alone, "rank 0: its value is still its own"),
         Wrong("one rank stays away", _one_stays_away, "rank 2 never came to call all_reduce"),
         Wrong("mean", _mean, "its value is the mean, 1/4 of the sum"),
+        Wrong("largest", _largest, "its value is the largest of all"),
         Wrong("summed twice", _twice, "its value is 4 times the sum"),
         Wrong("in place", _in_place, "rank 0: your function overwrote its input x"),
         Wrong("many messages", _by_messages, "right sum; rank 0 made 6 calls (send, recv) where one collective does it"),

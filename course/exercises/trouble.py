@@ -16,7 +16,8 @@ def told(error: BaseException, exercise: Exercise) -> str:
     lines = [line for line in getattr(error, "lines", ())[:-1] if not line.startswith("other ranks")]
     if isinstance(error, RanksTimeout):
         lines = _of_one_rank(lines)
-    return _CELL.sub("your cell", "\n".join((_headline(error, exercise), *lines)))
+    headline = _headline(error, exercise) + (", here:" if isinstance(error, RankError) and lines else "")
+    return _CELL.sub("your cell", "\n".join((headline, *lines)))
 
 
 def _of_one_rank(lines: list[str]) -> list[str]:
@@ -30,5 +31,4 @@ def _headline(error: BaseException, exercise: Exercise) -> str:
         return f"your function did not end within {exercise.seconds:g} s and was stopped. One of the ranks was here:"
     if isinstance(error, RanksStuck):
         return "the ranks wait for each other, for ever:"
-    headline = getattr(error, "headline", str(error))
-    return headline if isinstance(error, RankDied) else f"{headline}, here:"
+    return str(getattr(error, "headline", error))

@@ -1,5 +1,6 @@
 """Every exercise accepts its reference, and every wrong answer hears its own message and no other's."""
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -86,6 +87,20 @@ def test_an_answer_that_kills_its_rank_is_told() -> None:
         return x
 
     assert "rank 1 ended by itself with exit code 7" in check("sum-across-ranks", dies).message
+
+
+@pytest.mark.usefixtures("warm")
+def test_an_answer_that_leaves_without_a_result_is_told_so() -> None:
+    def leaves(x, axis):
+        raise SystemExit
+
+    def hands_back_what_only_its_rank_can_hold(x, axis):
+        return threading.Lock()
+
+    assert "rank 0 left by sys.exit()" in check("sum-across-ranks", leaves).message
+    message = check("sum-across-ranks", hands_back_what_only_its_rank_can_hold).message
+    assert "cannot be sent back" in message
+    assert "here:" not in message
 
 
 def test_a_later_case_catches_what_the_first_cannot() -> None:
