@@ -29,7 +29,7 @@ from minipar.mesh import Mesh
 from minipar.model import GPT
 from minipar.options import AXES, complete, gpt_config, parser, refuse_unwritable
 from minipar.report import Measured, bytes_sent, report, write
-from minipar.trace import Span, Timeline, now, tracer
+from minipar.trace import Span, Timeline, tracer
 from minipar.unfinished import sweep
 
 OnStep = Callable[[int, float], None]  # step and loss
@@ -67,10 +67,10 @@ class Training:
         self.layout.seed(o.seed, self.step)
         rate = optim.learning_rate(self.step, o.steps, o.lr, o.warmup, o.final_lr)
         optim.set_learning_rate(self.optimizer, rate)
-        began = now()
+        began = tracer.clock()
         with tracer.watch() as spans, kept_for_backward(self.layout.model) if first else nullcontext() as kept:
             self.losses.append(one_step(self.layout, self.optimizer, batch, self.mesh, o.clip))
-        self.measured.seconds.append(now() - began)
+        self.measured.seconds.append(tracer.clock() - began)
         self.measured.tokens += batch.total
         self.measured.sent.update(bytes_sent(spans))
         if kept is not None:
