@@ -27,6 +27,7 @@ PRELOAD = (
     "course.ranks.hooks",
     "torch.nn.functional",
     "torch.optim",
+    "torch.fx.experimental.symbolic_shapes",  # and with it sympy: a backward from given gradients asks for it, in every rank
     "minipar.trace",
     "minipar.comm",
     "minipar.mesh",
@@ -66,6 +67,7 @@ class Zygote:
         """Import what every rank needs. A timer looks after the kernel meanwhile."""
         signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if os.getppid() != self.parent else None)
         signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        gc.disable()  # nothing of this becomes garbage
         for name in PRELOAD:
             if importlib.util.find_spec(name.partition(".")[0]) and _exists(name):
                 module = importlib.import_module(name)
@@ -74,6 +76,7 @@ class Zygote:
         signal.setitimer(signal.ITIMER_REAL, 0)
         gc.collect()
         gc.freeze()  # what is here now is never collected in a rank, so its memory stays shared
+        gc.enable()
 
     def serve(self) -> None:
         buffer = b""
