@@ -22,3 +22,12 @@ def pace(hardware: Any, rank: int) -> None:
     from minipar import comm
 
     comm.pace(hardware, rank)
+
+
+def pace_anew() -> None:
+    """Whatever an earlier run left under way, or was late: the links are free and this machine is on time."""
+    from minipar import pacing
+
+    pacer = pacing.current()
+    if pacer is not None:
+        pacing.pace(pacer.cluster, pacer.rank)

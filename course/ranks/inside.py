@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 from course.ranks import calls, wire
-from course.ranks.devices import choose_device, pace
+from course.ranks.devices import choose_device, pace, pace_anew
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
 from course.ranks.slots import IDLE, RUNNING, Slots
@@ -117,6 +117,7 @@ class Rank:
             with contextlib.suppress(OSError):
                 os.chdir(folder)
         tracer.drain()
+        pace_anew()
         self.slots.write(self.rank, RUNNING)
         fault, result = self._call(body)
         self.slots.write(self.rank, IDLE)
