@@ -34,6 +34,7 @@ PRELOAD = (
     "minipar.model",
     "minipar.data",
     "minipar.hardware",
+    "minipar.blend",  # and with it every technique
     "course.ranks.inside",
     "course.ranks.cells",
     "course.ranks.uncompiled",
