@@ -57,7 +57,7 @@ class RanksLab(Lab):
         def watch(pool: Any) -> None:
             states = pool.states()
             self.states.show(states)
-            if in_trouble(states) >= in_trouble(worst):
+            if trouble(states) >= trouble(worst):
                 worst[:] = map(Moment.of, states)
 
         go(v.ranks, comm.barrier)  # the first run on new ranks loads what it needs
@@ -74,6 +74,7 @@ class RanksLab(Lab):
         return f"{type(outcome.error).__name__}: {outcome.error}"
 
 
-def in_trouble(states: Sequence[Any]) -> int:
-    """How many ranks are dead, or have waited longer than a step takes."""
-    return sum(s.state == "dead" or (s.state == "waiting" and s.seconds > PAUSE) for s in states)
+def trouble(states: Sequence[Any]) -> tuple[int, int]:
+    """How many ranks are dead, or have waited longer than a step takes; and how many others have not been stopped yet."""
+    hit = sum(s.state == "dead" or (s.state == "waiting" and s.seconds > PAUSE) for s in states)
+    return hit, sum(s.state == "running" for s in states)

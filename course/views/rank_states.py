@@ -26,6 +26,7 @@ LOOKS = {  # colour, and a sign that does not need colour
     "dead": (VERMILION, "✕"),
 }
 WATCH = 0.1  # seconds between two looks
+SECONDS, REMARK = "seconds: measured", 0.2  # what is said below the tiles, and the inches that it takes
 
 
 class Moment(NamedTuple):
@@ -80,17 +81,21 @@ class RankStates(CanvasView):
         return not self.states
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
-        return {"tiles": [_tile(s) for s in self.states]}, b""
+        return {"tiles": [_tile(s) for s in self.states], "remark": SECONDS if self.states else ""}, b""
 
     def figure(self) -> Figure:
         count = max(1, len(self.states))
         columns = min(4, count)
         lines = -(-count // columns)
-        figure = new_figure(0.9 * lines)
+        inches = 0.9 * lines + REMARK
+        figure = new_figure(inches)
+        below = REMARK / inches
+        figure.text(0.01, below / 2, SECONDS, fontsize=7.5, color=SOFT, va="center")
         for i, s in enumerate(self.states):
             tile = _tile(s)
-            left, bottom = (i % columns) / columns, 1 - (i // columns + 1) / lines
-            axes = figure.add_axes((left + 0.01, bottom + 0.05 / lines, 1 / columns - 0.02, 0.9 / lines))
+            tall = (1 - below) / lines
+            left, bottom = (i % columns) / columns, 1 - (i // columns + 1) * tall
+            axes = figure.add_axes((left + 0.01, bottom + 0.05 * tall, 1 / columns - 0.02, 0.9 * tall))
             axes.set_axis_off()
             axes.set_xlim(0, 1)
             axes.set_ylim(0, 1)
@@ -98,7 +103,7 @@ class RankStates(CanvasView):
             axes.add_patch(Rectangle((0, 0), 0.025, 1, facecolor=tile["colour"]))
             axes.text(0.07, 0.76, f"rank {s.rank}", fontsize=9, weight="bold", color=INK, va="center")
             axes.text(0.07, 0.48, tile["text"], fontsize=8, color=INK, va="center")
-            since = f"for {s.seconds:.1f} s" if tile["ticks"] else ""
+            since = f"for {s.seconds:.1f} s" if tile["ticks"] or tile["past"] else ""
             axes.text(0.07, 0.20, ", ".join(filter(None, (since, tile["where"]))), fontsize=7.5, color=SOFT, va="center")
         return figure
 
@@ -122,7 +127,8 @@ def _tile(s: Any) -> dict[str, Any]:
         "state": s.state,
         "colour": colour,
         "sign": sign,
-        "text": s.state + call + past,
+        "text": s.state + call,
+        "past": past,
         "seconds": s.seconds,
         "ticks": runs and not past,
         "where": _place(s),

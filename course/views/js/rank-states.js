@@ -3,7 +3,7 @@
 import { element, markDrawn } from "./dom.js";
 
 export function tileText(tile, elapsed) {
-  return tile.ticks ? `${tile.text} for ${(tile.seconds + elapsed).toFixed(1)} s` : tile.text;
+  return tile.ticks ? `${tile.text} for ${(tile.seconds + elapsed).toFixed(1)} s` : tile.text + tile.past;
 }
 
 class Tiles {
@@ -11,6 +11,7 @@ class Tiles {
     this.model = model;
     this.root = element("div", "mp-view mp-states", el);
     this.grid = element("div", "mp-tiles", this.root);
+    this.remark = element("div", "mp-remark", this.root);
     this.spoken = element("div", "mp-spoken", this.root);
     this.spoken.setAttribute("role", "status");
     model.on("change:_header", () => this.update());
@@ -24,6 +25,7 @@ class Tiles {
     while (this.grid.children.length > this.tiles.length) this.grid.lastChild.remove();
     while (this.grid.children.length < this.tiles.length) this.addTile();
     this.tiles.forEach((tile, i) => this.fill(this.grid.children[i], tile));
+    this.remark.textContent = this.model.get("_header").remark ?? "";
     this.speak();
     this.tick();
     markDrawn(this.root, this.model);
@@ -45,7 +47,7 @@ class Tiles {
 
   // Only what changed, and never the running seconds.
   speak() {
-    const now = this.tiles.map((t) => `rank ${t.rank} ${t.text}`);
+    const now = this.tiles.map((t) => `rank ${t.rank} ${t.text}${t.past}`);
     const news = now.filter((line) => !(this.said ?? []).includes(line));
     if (this.said && news.length) this.spoken.textContent = news.join(", ");
     this.said = now;
