@@ -10,7 +10,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
 
-.PHONY: help lab test tests pages lessons seen lint bench doctor setup setup-test clean
+.PHONY: help lab test tests pages lessons seen lint style types bench doctor setup setup-test clean
 
 help:
 	@echo "make lab      set up, and open JupyterLab on the first lesson"
@@ -26,9 +26,10 @@ lab: setup
 doctor: setup
 	@$(BIN)/minipar doctor
 
-# Two halves of about equal length side by side, since both wait more than they compute; what the second says comes in pieces.
-test: lint
-	@$(MAKE) --no-print-directory -j2 tests pages
+# Style first, which takes a second. Then two halves of about equal length side by side, since both wait more than they compute,
+# with the types beside them; what the second half says comes in pieces.
+test: style
+	@$(MAKE) --no-print-directory -j3 types tests pages
 
 tests: setup-test
 	@$(BIN)/python -m pytest --durations=12 $(addprefix --ignore=,$(SEEN)) tests
@@ -43,8 +44,13 @@ lessons: setup-test
 seen: setup-test
 	@said=$$($(BIN)/python -m pytest -q --durations=6 $(SEEN) 2>&1); status=$$?; echo "== $(SEEN)"; echo "$$said"; exit $$status
 
-lint: setup-test
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: style types
+
+style: setup-test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup-test
+	@$(BIN)/mypy
 
 bench: setup-test
 	@for name in $(basename $(notdir $(wildcard tests/benchmarks/bench_*.py))); do echo "== $$name"; \
