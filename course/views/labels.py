@@ -1,7 +1,7 @@
 """How a number is written for a learner: with its unit, and with the word that says how it was come by.
 
-*counted* is exact (bytes, messages, tokens), *measured* is a clock on real ranks, *paced* is a clock on ranks that wait as
-the modelled hardware would, *predicted* is arithmetic. Prefixes are decimal: 1 MB is 10**6 bytes.
+*counted* is exact (bytes, messages, tokens), *measured* is a clock on real ranks, *paced* is the clock of ranks that take as long
+as the modelled hardware would, *predicted* is arithmetic. Prefixes are decimal: 1 MB is 10**6 bytes.
 """
 
 from __future__ import annotations
