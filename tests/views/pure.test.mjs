@@ -7,6 +7,7 @@ const js = process.env.MINIPAR_JS;
 const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
 const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
+const { describe } = await import(`${js}/gestures.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
 const { dropAt, slotAt, slotBox } = await import(`${js}/schedule-layout.js`);
 const { meshLayout } = await import(`${js}/mesh.js`);
@@ -132,6 +133,15 @@ test("the parts of a stack lie end to end, and each bar of a pair has a line of 
     }
   }
   assert.equal(new Set(boxes.map((b) => b.y)).size, 4);
+});
+
+test("a message says where it goes or comes from, and only who sends it counts its bytes", () => {
+  const span = (label, bytes) => [0, 0, 2, label, -1, -1, bytes, 1, 2, 0];
+  const labels = [{ name: "send", axis: "dp", peers: [1] }, { name: "recv", axis: "dp", peers: [3] }];
+  const block = { source: "paced", labels, rows: [{ rank: 0, lane: "comm" }], spans: new Float32Array([...span(0, 5e6), ...span(1, 0)]) };
+  const [sent, received] = [0, 1].map((index) => describe({ blocks: [block], unit: "s" }, { block: 0, index }).slice(2));
+  assert.deepEqual(sent, ["5 MB (counted) over axis dp", "to rank 1"]);
+  assert.deepEqual(received, ["over axis dp", "from rank 3"]);
 });
 
 test("panels of a mesh stand beside each other where there is room, else below each other", () => {

@@ -105,8 +105,11 @@ export function describe({ blocks, unit }, { block, index }) {
   facts.push(`starts at ${time(value(START), unit)}, takes ${time(value(END) - value(START), unit)}`);
   if (many) facts.push(`busy for ${time(value(BUSY), unit)} of it`);
   if (value(STAGE) >= 0 && !many) facts.push(`stage ${value(STAGE)}${value(MICROBATCH) >= 0 ? `, microbatch ${value(MICROBATCH)}` : ""}`);
-  if (row.lane === "comm") facts.push(`${bytes(value(BYTES))} (${b.source === "predicted" ? "predicted" : "counted"})${label.axis ? ` over axis ${label.axis}` : ""}`);
-  if (label.peers?.length && !many) facts.push(`with rank ${label.peers.join(", ")}`);
+  const sent = value(BYTES) ? `${bytes(value(BYTES))} (${b.source === "predicted" ? "predicted" : "counted"})` : ""; // a receive sends none
+  const over = label.axis ? `over axis ${label.axis}` : "";
+  if (sent || over) facts.push(`${sent} ${over}`.trim());
+  const toward = { send: "to", recv: "from" }[label.name] ?? "with";
+  if (label.peers?.length && !many) facts.push(`${toward} rank ${label.peers.join(", ")}`);
   if (label.phase) facts.push(`during ${label.phase}`);
   return facts;
 }
