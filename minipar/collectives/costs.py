@@ -27,8 +27,8 @@ class Formula:
     text: str
 
     def seconds(self, n: int, nbytes: float, link: Link, segments: int = 1) -> float:
-        """``segments``: into how many the pieces of the first half of the messages are cut."""
-        return self.messages(n) * (segments + 1) / 2 * link.latency + self.share(n) * nbytes / link.bandwidth
+        """``segments``: into how many each message is cut."""
+        return self.messages(n) * segments * link.latency + self.share(n) * nbytes / link.bandwidth
 
 
 def _levels(n: int) -> int:

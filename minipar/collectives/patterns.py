@@ -21,20 +21,15 @@ class Message(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The messages of one collective on ``n`` ranks in order of their steps.
-
-    The first ``overlapping`` steps come in groups of ``depth``: there a step only waits for the one that many before it. Every
-    later step waits for all before it.
-    """
+    """The messages of one collective on ``n`` ranks in order of their steps. A step waits for the one ``depth`` steps before it."""
 
     n: int
     messages: list[Message]
     depth: int = 1
-    overlapping: int = 0
 
     def waits_for(self, step: int) -> int:
         """How many of the first steps must be over before ``step`` can begin."""
-        return max(0, step + 1 - self.depth) if step < self.overlapping else step
+        return max(0, step + 1 - self.depth)
 
     def sent(self, rank: int) -> int:
         """Bytes that ``rank`` sends in all."""
@@ -51,7 +46,7 @@ def pattern(algorithm: str, n: int, elements: int, itemsize: int = 4, segment_by
     """The messages of an all-reduce of ``elements`` numbers of ``itemsize`` bytes, by an algorithm of ``ALL_REDUCE``."""
     if algorithm == "segmented ring":
         segments = segments_of(_shares(elements, n)[0] * itemsize, segment_bytes)
-        return Pattern(n, list(_ring(n, elements, itemsize, segments)), segments, (n - 1) * segments)
+        return Pattern(n, list(_ring(n, elements, itemsize, segments)), depth=segments)
     if algorithm not in _PLAIN:
         raise ValueError(f"no all-reduce called {algorithm!r}; choose one of {', '.join([*_PLAIN, 'segmented ring'])}")
     return Pattern(n, list(_PLAIN[algorithm](n, elements, itemsize)))
@@ -101,14 +96,12 @@ def _halving(n: int, elements: int, itemsize: int) -> Iterator[Message]:
 
 
 def _ring(n: int, elements: int, itemsize: int, segments: int = 1) -> Iterator[Message]:
-    """Partial sums may travel in segments, finished sums travel in whole pieces."""
-    for hop in range(2 * (n - 1)):
-        parts = segments if hop < n - 1 else 1
-        first = hop * segments if hop < n - 1 else (n - 1) * (segments - 1) + hop
-        pieces = [_shares(share, parts) for share in _shares(elements, n)]
-        for i in range(parts):
-            for rank in range(n):
-                yield Message(first + i, rank, (rank + 1) % n, pieces[(rank - 1 - hop) % n][i] * itemsize)
+    """Each piece may travel in segments, one after the other."""
+    shares = [_shares(share, segments) for share in _shares(elements, n)]
+    for step in range(2 * (n - 1) * segments):
+        hop, i = divmod(step, segments)
+        for rank in range(n):
+            yield Message(step, rank, (rank + 1) % n, shares[(rank - 1 - hop) % n][i] * itemsize)
 
 
 _PLAIN: dict[str, Callable[[int, int, int], Iterator[Message]]] = {

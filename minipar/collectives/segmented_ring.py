@@ -1,23 +1,27 @@
-"""The ring with its pieces cut into segments, and with every receive posted before its message comes.
+"""The ring with its pieces cut into segments, and with every receive posted one message ahead.
 
     plain        | receive piece    | add | receive piece    | add |
     segmented    | receive | receive | receive | receive |
                            | add |   | add |   | add |   | add |
 
-While one segment is added, the next is on its way. Only the first half adds: the finished sums travel in whole pieces. The bytes
-are those of the plain ring.
+While one segment is added, the next is on its way. The bytes are those of the plain ring: what a rank sends are the segments in
+the ring's order, the first half as partial sums, the second half as finished ones, and what it passes on is what came as many
+messages ago as a piece has segments. With 3 ranks and 2 segments, rank 0:
 
-A message that finds its receive waiting leaves at once; one that does not must first ask. So a partial sum collects in the memory
-that it arrives in, never in the tensor: the receives of the whole first half wait from the start, and each of its hops frees one
-piece of the tensor, where a finished sum may arrive. The price is memory for ``(n - 1) / n`` of the tensor.
+    message      0    1    2    3  |  4    5    6    7
+    sends        4    5    2    3  |  0    1    4    5      segments 0 and 1 are piece 0, which rank 0 completes
+    receives     2    3    0    1  |  4    5    2    3      the first half into scratch memory, added when it has come
+
+A message that finds its receive waiting leaves at once; one that does not must first ask. So a rank posts the receive of a message
+together with its own send of the message before. Partial sums arrive in one more segment of scratch memory than a piece has,
+used again and again; a finished sum arrives in its place in the tensor, which was sent at least two messages ago. (Two ranks, or
+three without segments, have too few messages between for that: there the receive is posted with the send.)
 
 Gloo and NCCL work like this inside. NCCL runs the messages of a rank one after the other, so there a receive that waits would hold
 up the send behind it, for ever: between GPUs this is the plain ring.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 
@@ -30,23 +34,30 @@ SEGMENT_BYTES = 2**22  # handing over a smaller one costs more than adding it me
 
 
 def all_reduce_(x: torch.Tensor, axis: Axis | None = None, segment_bytes: int = SEGMENT_BYTES) -> torch.Tensor:
-    """Sum ``x`` over the axis in place. Sends what the plain ring sends; partial sums in segments of about ``segment_bytes``."""
+    """Sum ``x`` over the axis in place. Sends what the plain ring sends, in segments of about ``segment_bytes``."""
     axis = axis or world()
-    if x.is_cuda or axis.size == 1:
-        return ring.all_reduce_(x, axis)
     n, rank = axis.size, axis.rank
+    if x.is_cuda or n == 1:
+        return ring.all_reduce_(x, axis)
+    left, right = (rank - 1) % n, (rank + 1) % n
     pieces = cut(flat(x), n)
-    parts = [cut(piece, segments_of(len(pieces[0]) * x.element_size(), segment_bytes)) for piece in pieces]
-    partial = [[_receive(torch.empty_like(part), axis) for part in parts[rank - 2 - hop]] for hop in range(n - 1)]
-    first = [_send(part, axis) for part in parts[rank - 1]]
-    sends, finished = [*first], []
-    for hop, arriving in enumerate(partial):
-        mine = parts[rank - 2 - hop]
-        sends += _pass_on(arriving, mine, axis) if hop < n - 2 else _complete(arriving, mine, pieces[rank], axis)
-        _finish(first)  # they leave from where the first finished sum will arrive
-        finished.append(_receive(pieces[rank - 1 - hop], axis))
-    sends += [_send(pending.wait()[0], axis) for pending in finished[:-1]]
-    _finish(finished + sends)
+    segments = segments_of(pieces[0].nbytes, segment_bytes)
+    half, ahead = (n - 1) * segments, ahead_of(n, segments)
+    sent = [part for hop in range(n) for part in cut(pieces[rank - 1 - hop], segments)]
+    arriving = _scratch(sent[segments:], segments + ahead) + sent[:half]
+    transfers: list[comm.Pending] = []
+    for posted in range(2 * half + ahead):
+        leaving = posted - ahead
+        came = leaving - segments
+        if came >= 0:
+            transfers[came].wait()
+            if came < half:
+                add(sent[leaving], arriving[came])
+        sends = [(sent[leaving % len(sent)], right)] if leaving >= 0 else []
+        recvs = [(arriving[posted], left)] if posted < 2 * half else []
+        transfers.append(comm.async_exchange(sends, recvs, axis))
+    for transfer in transfers[-(segments + ahead) :]:
+        transfer.wait()
     return x
 
 
@@ -55,30 +66,14 @@ def segments_of(piece_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> int:
     return max(1, -(-piece_bytes // segment_bytes))
 
 
-def _pass_on(arriving: list[comm.Pending], mine: list[torch.Tensor], axis: Axis) -> Iterator[comm.Pending]:
-    """Add this rank's share to each partial sum when it comes, and send it to the right."""
-    for pending, share in zip(arriving, mine, strict=True):
-        (partial,) = pending.wait()
-        add(partial, share)
-        yield _send(partial, axis)
+def ahead_of(n: int, segments: int) -> int:
+    """How many messages ahead a receive is posted: 1 where what it overwrites has been sent by then, else 0."""
+    return 1 if (n - 2) * segments >= 2 else 0
 
 
-def _complete(arriving: list[comm.Pending], mine: list[torch.Tensor], piece: torch.Tensor, axis: Axis) -> Iterator[comm.Pending]:
-    """The last shares of this rank's own ``piece`` come in; its sum starts on its way round."""
-    for pending, share in zip(arriving, mine, strict=True):
-        (partial,) = pending.wait()
-        add(share, partial)
-    yield _send(piece, axis)
-
-
-def _send(x: torch.Tensor, axis: Axis) -> comm.Pending:
-    return comm.async_exchange([(x, (axis.rank + 1) % axis.size)], [], axis)
-
-
-def _receive(into: torch.Tensor, axis: Axis) -> comm.Pending:
-    return comm.async_exchange([], [(into, (axis.rank - 1) % axis.size)], axis)
-
-
-def _finish(transfers: list[comm.Pending]) -> None:
-    for pending in transfers:
-        pending.wait()
+def _scratch(arriving: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """Memory for each of ``arriving``, in turns in ``count`` places."""
+    sizes = [part.numel() for part in arriving]
+    longest = max(sizes)
+    places = arriving[0].new_empty(count, longest).unbind()
+    return [places[i % count] if size == longest else places[i % count][:size] for i, size in enumerate(sizes)]

@@ -28,6 +28,45 @@ def test_no_buffer_is_touched_in_flight_and_no_order_needs_buffering(ranks, n):
         assert stuck_ranks(pool.run(log_of, algorithm)) == [], algorithm
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("algorithm", ["segmented ring", "tiny segments"])
+def test_the_segmented_ring_posts_each_receive_before_it_sends_the_same_message(ranks, n, algorithm):
+    segments = 1 if algorithm == "segmented ring" else segmented_ring.segments_of(-(-101 // n) * 4, 40)
+    for log in ranks(n).run(log_of, algorithm):
+        launches = [i for i, entry in enumerate(log) if not isinstance(entry, int)]
+        sent, posted = ([i for i in launches if log[i][side]] for side in (0, 1))
+        assert len(sent) == len(posted) == 2 * (n - 1) * segments
+        ahead = segmented_ring.ahead_of(n, segments)
+        assert posted[ahead:] == sent[: len(sent) - ahead]  # with the send of the message before
+    assert ahead == (n > 3 or (n == 3 and segments > 1))
+
+
+def scratch_bytes(elements: int, segment_bytes: int) -> int:
+    """Of all memory that messages arrive in, what is not the tensor's own."""
+    x, arrived = torch.zeros(elements, dtype=torch.float64), {}
+    real = comm.async_exchange
+
+    def exchange(sends, recvs, axis):
+        arrived.update({room.untyped_storage().data_ptr(): room.untyped_storage().nbytes() for room, _ in recvs})
+        return real(sends, recvs, axis)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comm, "async_exchange", exchange)
+        segmented_ring.all_reduce_(x, None, segment_bytes)
+    arrived.pop(x.untyped_storage().data_ptr(), None)
+    return sum(arrived.values())
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_scratch_memory_of_the_segmented_ring_is_a_piece_and_a_segment(ranks, n):
+    pool = ranks(n)
+    for elements, segment_bytes in ((120, 2**20), (120, 8 * 6), (1009, 80)):
+        piece = -(-elements // n)
+        segments = segmented_ring.segments_of(piece * 8, segment_bytes)
+        places = segments + segmented_ring.ahead_of(n, segments)
+        assert pool.run(scratch_bytes, elements, segment_bytes) == [places * -(-piece // segments) * 8] * n
+
+
 def adds_before_it_waits() -> None:
     axis = comm.world()
     x, arrived = torch.ones(4), torch.empty(4)
