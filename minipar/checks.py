@@ -22,6 +22,8 @@ def not_number(name: str, value: Any, least: float = -math.inf) -> str | None:
     """Why ``value`` is no number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"{name} must be a number, not {value!r}"
+    if math.isnan(value):
+        return f"{name} must be a number, not nan"
     return None if float(value) >= least else f"{name} must be at least {least:g}, and is {value}"
 
 

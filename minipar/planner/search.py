@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from minipar.checks import not_number, not_whole, refuse
+from minipar.checks import not_above_zero, not_whole, refuse
 from minipar.hardware import Cluster, cluster
 from minipar.planner.clock import Clock, StepTime
 from minipar.planner.memory import MIXED_ADAM, BytesPerParam, Memory, memory
 from minipar.planner.shape import Transformer, utilisation
 from minipar.planner.split import Split, divisors, splits_of
+
+MOST_RANKS = 2**20  # more than any cluster has; the ways to split more take long to list
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ def plan(
     out, they are those of ``splits(...)``. Those that cannot run are left out. Raises ValueError for numbers that none can meet.
     """
     refuse(not_whole("ranks", ranks), not_whole("batch", batch))
-    refuse(None if memory_cap is None or memory_cap != memory_cap else not_number("memory_cap", memory_cap))
+    refuse(None if ranks <= MOST_RANKS else f"ranks must be at most {MOST_RANKS:,}, and is {ranks:,}")
+    refuse(None if memory_cap is None else not_above_zero("memory_cap", memory_cap))
+    candidates = None if candidates is None else list(candidates)
+    refuse(*(None if isinstance(c, Split) else f"a candidate must be a Split, not {c!r}" for c in candidates or ()))
     if not isinstance(model, Transformer):
         raise TypeError(f"plan takes a Transformer, not {model!r}: Transformer.of(config) is that of a GPTConfig")
     where = cluster(hardware)

@@ -47,7 +47,11 @@ def test_where_nothing_is_legal_the_best_says_so() -> None:
     ({"ranks": True}, "ranks must be a whole number, not True"),
     ({"ranks": "8"}, "ranks must be a whole number, not '8'"),
     ({"batch": -8}, "batch must be at least 1, and is -8"),
+    ({"ranks": 2**61}, "ranks must be at most 1,048,576, and is 2,305,843"),
     ({"memory_cap": "80 GB"}, "memory_cap must be a number, not '80 GB'"),
+    ({"memory_cap": float("nan")}, "memory_cap must be a number, not nan"),
+    ({"memory_cap": -5}, "memory_cap must be above 0, and is -5"),
+    ({"candidates": ["dp 8"]}, "a candidate must be a Split, not 'dp 8'"),
     ({"hardware": "abacus"}, "no hardware preset 'abacus'"),
     ({"hardware": 3}, "no hardware preset 3"),
 ])  # fmt: skip
@@ -105,10 +109,6 @@ def test_a_shape_that_no_model_has_is_refused(options: dict[str, Any], says: str
 def test_hardware_and_rates_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
-
-
-def test_under_a_cap_that_is_no_number_nothing_fits() -> None:
-    assert not plan(SMALL, "a100-nvlink", ranks=2, batch=2, memory_cap=float("nan")).fitting
 
 
 def test_every_legal_product_of_axes_is_among_the_candidates() -> None:
