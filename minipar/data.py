@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minipar.checks import not_whole, refuse
 from minipar.mesh import Axis
 
 IGNORE = -100  # a target that does not count
@@ -77,6 +78,7 @@ def batch(step: int, rows: int, seq: int, split: str = "train", ragged: bool = F
 
     ``ragged`` masks a different number of targets in each row (the first row keeps one), as texts of unequal length would.
     """
+    refuse(not_whole("step", step, 0))
     if rows < 1 or seq < 1:
         raise ValueError(f"a batch needs at least one row and one token, not {rows} rows of {seq}")
     text = _split(split)

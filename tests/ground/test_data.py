@@ -60,3 +60,8 @@ def test_ragged_rows_hold_unequal_numbers_of_targets() -> None:
 def test_bad_batches_are_refused_with_a_reason(rows: int, seq: int, split: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         data.batch(0, rows, seq, split)
+
+
+def test_a_step_before_the_first_is_refused() -> None:
+    with pytest.raises(ValueError, match="step must be at least 0, and is -1"):
+        data.batch(-1, 1, 8)
