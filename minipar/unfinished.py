@@ -34,9 +34,12 @@ def whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the folders that a killed run left unfinished. Nobody may be writing there meanwhile."""
+    """Remove what a killed run left unfinished, files and folders. Nobody may be writing there meanwhile."""
     for path in folder.glob(f"{MARK}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:

@@ -16,7 +16,7 @@ from course.ranks import RankDied, RankError
 from minipar import train
 from minipar.checkpoint import latest
 from minipar.checks import RefusedError
-from minipar.unfinished import MARK
+from minipar.unfinished import MARK, sweep
 
 SMALL = ["--layers", "2", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "4", "--lr", "0.01", "--dtype", "float64"]
 STEPS, EVERY = 4, 2  # two steps after a checkpoint: the second one tells whether the optimizer remembers
@@ -209,3 +209,13 @@ def test_killed_while_saving_the_last_complete_checkpoint_counts(ranks, tmp_path
     assert names(folder) == [f"{MARK}step-00000004", "step-00000002"]
     assert losses_of(1, folder, "--resume") == pytest.approx(expected, rel=1e-10)
     assert names(folder) == ["step-00000002", "step-00000004"]
+
+
+def test_what_a_killed_run_left_unfinished_is_swept_away_and_nothing_else(tmp_path: Path):
+    for name in (f"{MARK}step-00000004", "step-00000002"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    for name in (f"{MARK}report.json", "report.json"):
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert names(tmp_path) == ["report.json", "step-00000002"]
