@@ -137,8 +137,8 @@ def summary(report: dict[str, Any]) -> str:
     lines.append("fullest rank: " + ", ".join(f"{kind} {n / 1e6:,.2f} MB" for kind, n in fullest.items()) + " (counted)")
     counted, predicted = report["bytes_by_axis"]["counted"], report["bytes_by_axis"]["predicted"]
     for axis in sorted(counted | predicted):
-        own, foretold = counted.get(axis, 0) / 1e6, predicted.get(axis, 0) / 1e6
-        lines.append(f"{own:,.4f} MB a step over {axis} (counted; predicted {foretold:,.4f})")
+        own, foretold = counted.get(axis, 0), predicted.get(axis, 0)
+        lines.append(f"{own:,.0f} bytes a step over {axis} (counted; predicted {foretold:,.0f})")
     return "\n".join([*lines, f"text sha256 {report['text']['sha256'][:16]}..."])
 
 

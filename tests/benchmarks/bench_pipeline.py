@@ -132,8 +132,8 @@ def run_paced() -> None:
         measured = statistics.median(bubbles)
         points = 100 * (measured - predicted)
         print(
-            f"  {name:12} {measured:.4f} | {predicted:.4f}  off by {points:+.2f} points  "
-            f"(steps {min(bubbles):.4f} to {max(bubbles):.4f}; of the makespan {statistics.median(shares):.4f})"
+            f"  {name:12} {measured:z.4f} | {predicted:z.4f}  off by {points:+.2f} points  "
+            f"(steps {min(bubbles):z.4f} to {max(bubbles):z.4f}; of the makespan {statistics.median(shares):z.4f})"
         )
 
 
