@@ -69,11 +69,19 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(config.vocab, config.width)
         self.positions = nn.Embedding(config.seq, config.width)
         self.dropout = nn.Dropout(config.dropout)
+        self.limits = config.vocab, config.seq
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # [seq]
-        return self.dropout(self.tokens(tokens) + self.positions(positions))  # [batch, seq, width]
+        try:
+            return self.dropout(self.tokens(tokens) + self.positions(positions))  # [batch, seq, width]
+        except IndexError as e:
+            most, (vocab, seq) = (int(tokens.max()), int(positions.max())), self.limits
+            raise ValueError(
+                f"tokens up to {most[0]} at places up to {most[1]} do not fit GPTConfig(vocab={vocab}, seq={seq}): "
+                "both count from 0, and the text here is bytes, which need a vocabulary of 256"
+            ) from e
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

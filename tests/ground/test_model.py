@@ -88,3 +88,10 @@ def test_loss_of_nothing_is_zero_and_has_a_gradient() -> None:
 def test_impossible_shapes_are_refused_with_a_reason(wrong: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         GPTConfig(**wrong)
+
+
+@pytest.mark.parametrize(("vocab", "seq"), [(10, 8), (256, 4)])
+def test_tokens_that_the_model_has_no_vector_for_are_refused_in_words(vocab: int, seq: int) -> None:
+    model = GPT(GPTConfig(layers=1, width=8, heads=2, vocab=vocab, seq=seq))
+    with pytest.raises(ValueError, match=rf"do not fit GPTConfig\(vocab={vocab}, seq={seq}\).*vocabulary of 256"):
+        model.loss(data.batch(0, 2, 8))
