@@ -13,6 +13,7 @@ from minipar.pipeline_parallel.zero_bubble import zb_h1
 
 ONE_CHUNK = {"gpipe": gpipe, "1f1b": one_f_one_b, "zb-h1": zb_h1}
 TWO_CHUNKS = {"zb-v": zb_v, "dualpipe-v": dualpipe_v}
+MOST_ACTIONS = 4_000_000  # a forward and a backward of each microbatch on each stage; a table of more would fill the memory
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "zb-auto")
 
 
@@ -32,6 +33,11 @@ def build(name: str, ranks: int, microbatches: int, chunks: int | None = None, *
     if name != "interleaved" and chunks != default_chunks(name):
         raise ValueError(
             f"chunks={chunks}: {name} has {default_chunks(name)} chunk(s) on every rank; only interleaved takes any number"
+        )
+    if 2 * ranks * chunks * microbatches > MOST_ACTIONS:
+        raise ValueError(
+            f"{microbatches:,} microbatches on {ranks * chunks:,} stages are {2 * ranks * chunks * microbatches:,} actions: "
+            f"a schedule is written out, and holds at most {MOST_ACTIONS:,}"
         )
     if options and name != "zb-auto":
         raise ValueError(f"{name} takes no {', '.join(options)}; that is for zb-auto")

@@ -110,6 +110,7 @@ def test_an_error_survives_the_way_between_processes() -> None:
     ("arguments", "words"),
     [
         (("1f1b", 4, 0), "microbatches=0"),
+        (("1f1b", 4, 10**7), "80,000,000 actions"),
         (("1f1b", 0, 4), "ranks=0"),
         (("1f1b", 4, 2.5), "microbatches=2.5"),
         (("2f2b", 4, 4), "choose one of gpipe"),
