@@ -16,6 +16,8 @@ from minipar.optimizer import OPTIMIZERS
 from minipar.pipeline_parallel import NAMES as SCHEDULES
 from minipar.pipeline_parallel import build as build_schedule
 
+LAYERS = 4  # unless the pipeline has more stages
+ENDS = 2  # the embedding and the head may be stages of their own
 AXES = {"dp": "the rows", "pp": "the layers", "cp": "the tokens of a row", "tp": "the matrices", "ep": "the experts"}
 DTYPES = ("float32", "float64")
 
@@ -50,7 +52,8 @@ def _split(group: argparse._ArgumentGroup) -> None:
 
 
 def _model(group: argparse._ArgumentGroup) -> None:
-    for name, default in (("layers", 4), ("width", 128), ("heads", 4), ("seq", 128)):
+    group.add_argument("--layers", type=int, help=f"default: {LAYERS}, or as many as the stages of the pipeline need")
+    for name, default in (("width", 128), ("heads", 4), ("seq", 128)):
         group.add_argument(f"--{name}", type=int, default=default)
     group.add_argument("--experts", type=int, default=0, help="experts in each layer (default: none, every MLP is dense)")
     group.add_argument("--top-k", type=int, default=2, help="experts that each token goes to")
@@ -94,6 +97,8 @@ def complete(options: argparse.Namespace, ranks: int) -> argparse.Namespace:
         raise ValueError(f"{factors} = {options.dp * others} ranks, but there are {ranks}: the sizes must multiply to the ranks")
     _refuse_bad_numbers(options)
     _refuse_bad_batch(options)
+    if options.layers is None:
+        options.layers = max(LAYERS, _stages(options) - ENDS)
     _refuse_bad_model(options)
     if options.save is None and (options.resume or options.save_every):
         raise ValueError("--save-every and --resume need --save: the folder of the checkpoints")
@@ -144,13 +149,18 @@ def _refuse_bad_batch(options: argparse.Namespace) -> None:
 
 def _refuse_bad_model(options: argparse.Namespace) -> None:
     config = gpt_config(options)
-    if options.pp > 1:
-        stages = build_schedule(options.schedule, options.pp, options.microbatches, options.chunks).stages
-        if stages > config.layers + 2:
-            have = f"{config.layers} layers, the embedding and the head"
-            raise ValueError(f"{have} are too few for {stages} stages: take at least --layers {stages - 2}")
+    stages = _stages(options)
+    if stages > config.layers + ENDS:
+        have = f"{config.layers} layers, the embedding and the head"
+        raise ValueError(f"{have} are too few for {stages} stages: take at least --layers {stages - ENDS}")
     if options.ep > 1 and not options.experts:
         raise ValueError(f"--ep {options.ep} splits experts, and this model has none: take --experts, or leave --ep out")
+
+
+def _stages(options: argparse.Namespace) -> int:
+    if options.pp == 1:
+        return 1
+    return build_schedule(options.schedule, options.pp, options.microbatches, options.chunks).stages
 
 
 def refuse_unwritable(options: argparse.Namespace) -> None:

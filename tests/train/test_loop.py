@@ -97,7 +97,7 @@ REFUSED = {
     "--weight-decay -1": "--weight-decay must not be below 0",
     "--width 30": "width 30 does not divide into 4 heads",
     "--pp 2 --microbatches 0": "--microbatches must be at least 1",
-    "--pp 4 --schedule zb-v --microbatches 4": "4 layers, the embedding and the head are too few for 8 stages",
+    "--pp 4 --schedule zb-v --microbatches 4 --layers 4": "4 layers, the embedding and the head are too few for 8 stages",
     "--pp 4 --schedule 1f1b --chunks 3 --microbatches 4": "chunks=3: 1f1b has 1 chunk(s) on every rank",
     "--ep 2": "--ep 2 splits experts, and this model has none",
     "--resume": "--resume need --save",
@@ -120,6 +120,11 @@ def test_what_cannot_run_is_refused_with_a_sentence_and_exit_code_2(argv, capsys
     said = capsys.readouterr().err
     assert REFUSED[argv] in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("more", "layers"), [("", 4), ("--pp 4 --schedule zb-v", 6), ("--pp 4 --layers 8", 8)])
+def test_layers_left_out_are_as_many_as_the_stages_need(more: str, layers: int):
+    assert train.complete(train.parser().parse_args(["--microbatches", "4", *more.split()]), 4).layers == layers
 
 
 def test_a_run_that_finds_no_room_is_refused_by_the_planners_number(ranks):
