@@ -31,11 +31,11 @@ class Turns:
 
 
 def activity(pid: int) -> tuple[bool, int]:
-    """Whether every thread of a process sleeps, and the clock ticks it has computed; ``(True, 0)`` where nobody can tell."""
+    """Whether all threads of a process sleep or are stopped, and the ticks it computed; ``(True, 0)`` where nobody can tell."""
     asleep, ticks = True, 0
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             state, *fields = (thread / "stat").read_text().rpartition(")")[2].split()
-            asleep = asleep and state not in "RDT"  # runs or could run; waits for the disk; was stopped
+            asleep = asleep and state not in "RD"  # runs or could run; waits for the disk
             ticks += int(fields[10]) + int(fields[11])  # user and system time
     return asleep, ticks

@@ -33,12 +33,15 @@ def test_waits_for_a_processor_do_not_count(monkeypatch, seen, late):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the states of threads are Linux's")
-def test_a_sleeping_process_is_told_from_one_that_cannot_run():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def test_a_sleeping_or_stopped_process_is_told_from_one_that_computes():
+    child = subprocess.Popen([sys.executable, "-c", "input()\nwhile True: pass"], stdin=subprocess.PIPE)
     try:
         until(lambda: activity(child.pid)[0] and activity(child.pid)[1] > 0)
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stdin.write(b"\n")
+        child.stdin.flush()
         until(lambda: not activity(child.pid)[0])
+        os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: activity(child.pid)[0])
     finally:
         child.kill()
         child.communicate()
