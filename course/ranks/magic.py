@@ -34,9 +34,21 @@ def ranks_cell(line: str, cell: str) -> None:
     """
     wanted = _parser().parse_args(shlex.split(line))
     file = f"<%%ranks {next(_numbers)}>"
-    compile(cell, file, "exec")  # a syntax error is the notebook's business
+    _refuse_bad_syntax(cell, file)
     linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
     _pool(wanted.n, wanted.hardware).run_cell(cell, file, timeout=wanted.timeout)
+
+
+def _refuse_bad_syntax(cell: str, file: str) -> None:
+    """A syntax error is the notebook's business; where only the notebook's own cells may say so, it tells what to do."""
+    try:
+        compile(cell, file, "exec")
+    except SyntaxError as error:
+        if (error.text or "").lstrip().startswith(("%", "!")):
+            error.msg = "a cell for the ranks is plain Python: put lines that begin with % or ! into a cell of their own"
+        elif error.msg.startswith(("'await'", "'async", "asynchronous")):
+            error.msg += "; ranks have no event loop of their own: write asyncio.run(...) instead"
+        raise
 
 
 def _pool(n: int | None, hardware: str | None) -> Ranks:

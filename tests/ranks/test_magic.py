@@ -1,0 +1,25 @@
+"""What ``%%ranks`` says of a cell that only the notebook itself could run."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.ranks import magic
+
+
+@pytest.mark.parametrize("line", ["%time f()", "!ls", "%%time", "    %time f()"])
+def test_a_line_for_the_notebook_is_refused_with_its_remedy(line):
+    with pytest.raises(SyntaxError, match="plain Python: put lines that begin with % or ! into a cell of their own") as caught:
+        magic.ranks_cell("", f"if True:\n    x = 1\n{line}")
+    assert caught.value.lineno == 3
+
+
+@pytest.mark.parametrize("line", ["await f()", "async with f: pass", "async for x in f: pass", "[x async for x in f]"])
+def test_a_top_level_await_is_refused_with_its_remedy(line):
+    with pytest.raises(SyntaxError, match=r"write asyncio.run\(\.\.\.\) instead"):
+        magic.ranks_cell("", line)
+
+
+def test_any_other_syntax_error_is_told_as_python_tells_it():
+    with pytest.raises(SyntaxError, match=r"^'\(' was never closed"):
+        magic.ranks_cell("", "print(")
