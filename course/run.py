@@ -48,11 +48,13 @@ def _train(pool: Ranks, options: argparse.Namespace) -> int:
         return _say(e, 2)
     except (RankError, RankDied, RanksStuck) as e:
         refused = getattr(e, "original", None)
-        return _say(refused, 2) if isinstance(refused, RefusedError) else _say(e, 1)
+        if isinstance(refused, RefusedError):
+            return _say(refused, 2)
+        return _say("\n".join((e.headline, *e.lines[:-1])), 1)  # the last line tells of the next run, and there is none
     return 0
 
 
-def _say(why: BaseException, code: int) -> int:
+def _say(why: object, code: int) -> int:
     print(f"minipar run: {why}", file=sys.stderr)
     return code
 
