@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from course.ranks import wire
@@ -17,6 +18,7 @@ from minipar.trace import now
 TICK = 100  # milliseconds between two looks at time limits and hangs
 READ = 1 << 20  # bytes taken from a socket at once
 PIPE = 1 << 16  # bytes that a pipe holds
+SMALL = 4096  # bytes that an empty socket takes at once on every system
 
 
 class Hub:
@@ -97,7 +99,7 @@ class Channel:
     """A framed socket to a rank. The reader thread reads and writes it, and never blocks in that."""
 
     def __init__(self, hub: Hub, sock: socket.socket, on_frame: Callable[[wire.Frame], None]) -> None:
-        self._hub, self._sock, self._on_frame = hub, sock, on_frame
+        self._hub, self.sock, self._on_frame = hub, sock, on_frame
         self._frames = wire.Frames()
         self._backlog: deque[memoryview] = deque()
         self.closed = False
@@ -107,7 +109,7 @@ class Channel:
     def _listen(self) -> None:
         if not self.closed:
             events = select.POLLIN | (select.POLLOUT if self._backlog else 0)
-            self._hub.watch(self._sock, events, self._ready)
+            self._hub.watch(self.sock, events, self._ready)
 
     def send(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
         """Any thread."""
@@ -126,7 +128,7 @@ class Channel:
     def _push(self) -> None:
         try:
             while self._backlog:
-                sent = self._sock.send(self._backlog[0])
+                sent = self.sock.send(self._backlog[0])
                 if sent == len(self._backlog[0]):
                     self._backlog.popleft()
                 else:
@@ -146,7 +148,7 @@ class Channel:
         """Reader thread only: take in all that has arrived."""
         while not self.closed:
             try:
-                count = self._sock.recv_into(self._hub.memory)
+                count = self.sock.recv_into(self._hub.memory)
             except BlockingIOError:
                 return
             except OSError:
@@ -162,8 +164,24 @@ class Channel:
         """Reader thread only."""
         if not self.closed:
             self.closed = True
-            self._hub.forget(self._sock)
-            self._sock.close()
+            self._hub.forget(self.sock)
+            self.sock.close()
+
+
+def send_to_all(channels: Iterable[Channel], frame: list[bytes | memoryview], told: list[int]) -> bool:
+    """Any thread: a small frame to ranks that have read all before; False for a large one. ``told`` gets a number for each.
+
+    The loop over the ranks runs in C, and an interrupt waits for the next line of Python: all ranks are told, or none.
+    """
+    if len(frame) > 1 or len(frame[0]) > SMALL:
+        return False
+    sockets = [channel.sock for channel in channels]
+    left = iter(sockets)
+    for _ in sockets:
+        with contextlib.suppress(OSError):  # one is gone, as the fork server will report: go on with those left
+            told.extend(map(socket.socket.send, left, itertools.repeat(frame[0])))
+            break
+    return True
 
 
 class Pipe:

@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from course.ranks import calls, wire
@@ -37,11 +38,13 @@ class Rank:
         self.sending = threading.Lock()
         self.outbox: deque[tuple[str, float, memoryview]] = deque()
         self.running = False
+        self.is_copy = False
         self.run_id = -1
         self.rank, self.size = -1, 0
         self.device: Any = None
         self.slots: Slots
         self.calls: calls.Calls
+        self.is_joined: Callable[[], bool]
         self.guard = Guard(guard, self.flush, self.describe)
         self.main = _fresh_main()
 
@@ -73,11 +76,13 @@ class Rank:
         torch.set_num_threads(max(1, order["cpus"] // order["size"]))
         self.slots = Slots(order["slots"], self.size)
         self.calls = calls.Calls(self.rank, self.slots)
+        self.is_joined = torch.distributed.is_initialized
         hooks.attach(self.calls)
         comm.set_monitor(self.calls)
         tracer.rank = self.rank
         self.main.__dict__.update(rank=self.rank, world_size=self.size, torch=torch, dist=torch.distributed)
         signal.signal(signal.SIGINT, self._on_interrupt)
+        os.register_at_fork(after_in_child=lambda: setattr(self, "is_copy", True))
         self.guard.start()
 
     def _join_group(self, order: dict[str, Any], hardware: bytes) -> dict[str, Any]:
@@ -120,10 +125,20 @@ class Rank:
         pace_anew()
         self.slots.write(self.rank, RUNNING)
         fault, result = self._call(body)
+        if self.is_copy:  # of os.fork in the function: only the rank itself answers
+            self._end_copy(fault)
         self.slots.write(self.rank, IDLE)
         _flush_prints()
-        self.flush()
-        self._tell(wire.DONE, (self.run_id, fault, self.calls.tally(), _is_joined()), result)
+        with self.sending:
+            self._send_events()
+            done = (self.run_id, fault, self.calls.tally(), self.is_joined())
+            wire.send(self.messages, wire.DONE, done, result)
+
+    def _end_copy(self, fault: Failure | None) -> NoReturn:
+        if fault is not None:
+            print(f"in a process forked by rank {self.rank}: {fault.message}", file=sys.stderr)
+        _flush_prints()
+        os._exit(fault is not None)
 
     def _tell(self, kind: int, meta: Any, body: bytes | memoryview = b"") -> None:
         with self.sending:
@@ -161,16 +176,19 @@ class Rank:
     # ---- for the guard thread
 
     def flush(self) -> bool:
-        """Send what was traced and emitted since the last time; True while a function runs."""
+        """Send what was traced, emitted and printed since the last time; True while a function runs."""
         with self.sending:
-            spans = [tuple(span) for span in tracer.drain()]
-            emitted = [self.outbox.popleft() for _ in range(len(self.outbox))]
-            if spans or emitted:
-                batch = {"run": self.run_id, "spans": spans, "emitted": [(k, t, bytes(p)) for k, t, p in emitted]}
-                wire.send(self.messages, wire.EVENTS, batch)
+            self._send_events()
         if self.running:
             _flush_text()
         return self.running
+
+    def _send_events(self) -> None:
+        spans = tracer.drain()
+        emitted = [self.outbox.popleft() for _ in range(len(self.outbox))]
+        if spans or emitted:
+            plain = [(kind, time, bytes(payload)) for kind, time, payload in emitted]
+            wire.send(self.messages, wire.EVENTS, {"run": self.run_id, "spans": [tuple(s) for s in spans], "emitted": plain})
 
     def describe(self) -> dict[str, Any]:
         return {"run": self.run_id, "stack": main_stack(), "ledger": self.calls.snapshot()}
@@ -218,12 +236,6 @@ def device() -> Any:
     import torch
 
     return _rank.device if _rank is not None and _rank.device is not None else torch.device("cpu")
-
-
-def _is_joined() -> bool:
-    import torch.distributed as dist
-
-    return dist.is_initialized()
 
 
 def _adopt_surroundings(order: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from course.ranks import errors, recovery, strays, watchdog, wire
 from course.ranks.errors import Trouble
-from course.ranks.hub import hub
+from course.ranks.hub import hub, send_to_all
 from course.ranks.member import Member
 from course.ranks.run import Event, Run, spans_of
 from course.ranks.server import fork_server, working_folder
@@ -75,7 +75,7 @@ class Pool:
         self.kill([m for m in self.members if m.alive])
         if self.run is not None:
             run, self.run = self.run, None
-            self.end(run, errors.RanksStopped("the ranks were closed while this ran"), "stopped")
+            run.finish(errors.RanksStopped("the ranks were closed while this ran"), "stopped")
         strays.record_ranks(self.name, [])
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -131,16 +131,18 @@ class Pool:
     def _begin(self, run: Run, body: bytes | memoryview) -> None:
         frame = wire.pack(wire.RUN, (run.number, sys.path, working_folder()), body)
         self.run = self.latest = run
-        self.hub.post(lambda: self._tell(run, frame))
-
-    def _tell(self, run: Run, frame: list[bytes | memoryview]) -> None:
-        """Reader thread, where no interrupt comes: all ranks hear of the run, or none."""
-        if run is not self.run or self.busy_until_recovered:  # it was stopped before
-            return
         self._suspect = watchdog.Suspect()
         for m in self.members:
             m.finished, m.failure = False, None
-            m.messages.send_packed(frame)
+        if not send_to_all([m.messages for m in self.members], frame, run.told):
+            self.hub.post(lambda: self._tell(run, frame))
+
+    def _tell(self, run: Run, frame: list[bytes | memoryview]) -> None:
+        """Reader thread, where no interrupt comes: all ranks are told, or none."""
+        if run is self.run and not self.busy_until_recovered:  # not stopped before
+            for m in self.members:
+                m.messages.send_packed(frame)
+                run.told.append(m.rank)
 
     def interrupt(self, run: Run, why: str) -> None:
         self.hub.post(lambda: self.trouble(run, Trouble(why)))
@@ -237,13 +239,7 @@ class Pool:
         if self.left_over and not run.keeps_messages:  # they would reach the next run, which did not ask for them
             return self.trouble(run, Trouble("left"))
         self.run = None
-        self.end(run)
-
-    def end(self, run: Run, error: BaseException | None = None, how: str = "returned") -> None:
-        """Whoever waits for ``run`` goes on."""
-        run.finish(error, how)
-        with self.changed:
-            self.changed.notify_all()
+        run.finish()
 
     def died(self, m: Member) -> None:
         with self.changed:
@@ -263,6 +259,9 @@ class Pool:
             if run is not self.run or run.done or self.busy_until_recovered or self.closed:
                 return
             self.busy_until_recovered = True
+        if not run.told:  # stopped before any rank heard of it
+            for m in self.members:
+                m.finished = True
         threading.Thread(target=recovery.recover, args=(self, run, what), name="minipar-recovery", daemon=True).start()
 
     def tick(self) -> None:

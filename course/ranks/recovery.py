@@ -99,7 +99,7 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
         with pool.changed:
             pool.run = None if pool.run is run else pool.run
             pool.busy_until_recovered = False
-        pool.end(run, error, how)
+        run.finish(error, how)
 
     pool.hub.post(lambda: pool.hub.later(finish))
     if error is not None and error.__cause__ is not None:

@@ -46,6 +46,7 @@ class Run:
         self.timeout = timeout
         self.keeps_messages = keeps_messages  # a message of this run may be received in the next one: cells
         self.bodies: list[bytes] = [b""] * pool.size
+        self.told: list[int] = []  # not empty once the ranks know of it
         self.returned = 0  # ranks
         self.communicated = False
         self.error: BaseException | None = None
@@ -158,6 +159,8 @@ class Run:
         self.add([Event("end", -1, now(), how)])
         self._echo.finish()
         self.ended = now()
+        with self._pool.changed:  # where ``stop`` waits
+            self._pool.changed.notify_all()
         self._news.put(None)
 
     def _show(self, lines: Iterable[tuple[str, str]]) -> None:

@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -90,6 +90,10 @@ class Reader:
         return self._ready.popleft()
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_REBUILDERS = ("cloudpickle.cloudpickle", "marshal")  # modules of functions that both sides have: they go by name
+
+
 class _Pickler(cloudpickle.Pickler):
     """Functions and classes of a notebook go by value (cloudpickle); tensors as their own bytes, on the CPU, detached.
 
@@ -99,7 +103,7 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):  # whole, with the file that every traceback names, and ten times faster than in parts
             return marshal.loads, (marshal.dumps(obj),)
-        if isinstance(obj, FunctionType) and obj.__module__ == cloudpickle.cloudpickle.__name__:  # of its own, known to both sides
+        if isinstance(obj, _FUNCTIONS) and obj.__module__ in _REBUILDERS:
             return NotImplemented
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
+import course.ranks.pool
 from course.ranks import RankError, RanksInterrupted
-from course.ranks.hub import Hub
+from course.ranks.hub import Hub, send_to_all
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeypatch, told):
-    """All ranks hear of a run, or none: it is the reader thread that tells them, and only the main thread is interrupted."""
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeypatch, told, size):
+    """All ranks hear of a run, or none; either way they stay the same processes. Large frames leave by the reader thread."""
     pool = ranks(2)
-    pids, real = pool.pids, Hub.post
+    pids = pool.pids
+    place, name = (Hub, "post") if size else (course.ranks.pool, "send_to_all")
+    real = getattr(place, name)
 
-    def interrupted(hub, work):
+    def interrupted(*args):
         monkeypatch.undo()
         if told:
-            real(hub, work)
+            real(*args)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Hub, "post", interrupted)
-    with pytest.raises(RanksInterrupted, match="sleep"):
-        pool.run(time.sleep, 60)
+    monkeypatch.setattr(place, name, interrupted)
+    with pytest.raises(RanksInterrupted, match="_sleep"):
+        pool.run(_sleep, bytes(size))
     assert pool.run(dist.get_rank) == [0, 1]
     assert pool.pids == pids
+
+
+def _sleep(_: bytes) -> None:
+    time.sleep(60)
+
+
+def test_a_rank_that_is_gone_does_not_keep_the_others_from_being_told():
+    pairs = [socket.socketpair() for _ in range(3)]
+    pairs[1][0].close()
+    told: list[int] = []
+    send_to_all([SimpleNamespace(sock=ours) for ours, _ in pairs], [b"frame"], told)
+    assert told == [5, 5]
+    assert [theirs.recv(100) for _, theirs in (pairs[0], pairs[2])] == [b"frame"] * 2
 
 
 def _struck_on_rank_1() -> None:

@@ -154,6 +154,20 @@ def test_the_fork_server_may_die_too(pool):
 # ---- sys.exit, and things that cannot travel
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_that_the_function_forks_ends_with_it_and_answers_for_nobody(pool, fails, capsys):
+    def fork():
+        child = os.fork()
+        if child:
+            return os.waitpid(child, 0)[1]
+        if fails:
+            raise ValueError("only in the child")
+
+    assert pool.run(fork) == [256 * fails] * pool.n
+    assert pool.run(dist.get_rank) == list(range(pool.n))
+    assert ("forked by rank 0: ValueError: only in the child" in capsys.readouterr().err) is fails
+
+
 def test_sys_exit_without_a_code_is_a_return(pool):
     assert pool.run(sys.exit) == [None] * N
 

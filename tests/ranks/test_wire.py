@@ -8,7 +8,6 @@ import traceback
 import pytest
 
 from course.ranks import wire
-from course.ranks.hub import Channel
 
 BODIES = [b"", b"x", bytes(range(256)) * 10, b"large" * 20_000]
 
@@ -44,12 +43,8 @@ def test_a_function_keeps_its_file_and_lines_on_its_way():
 
 
 def test_a_run_costs_one_frame_to_each_rank_and_one_back(ranks, monkeypatch):
-    pool, there, back = ranks(3), [], []
-    send, feed = Channel.send_packed, wire.Frames.feed
-
-    def sent(channel, frame):
-        there.extend(frame)
-        send(channel, frame)
+    pool, back = ranks(3), []
+    feed = wire.Frames.feed
 
     def fed(frames, data):
         got = feed(frames, data)
@@ -57,8 +52,7 @@ def test_a_run_costs_one_frame_to_each_rank_and_one_back(ranks, monkeypatch):
         return got
 
     pool.run(int)
-    monkeypatch.setattr(Channel, "send_packed", sent)
     monkeypatch.setattr(wire.Frames, "feed", fed)
     assert pool.run(int) == [0, 0, 0]
-    assert len(there) == 3
+    assert len(pool.last_run.told) == 3
     assert [frame.kind for frame in back] == [wire.DONE] * 3
