@@ -78,10 +78,12 @@ class Exchange(Pending):
         return [(began, now())] * (len(self._out) + len(self._into))
 
     def _trace(self, times: list[tuple[float, float]]) -> None:
-        axis, phase = self._axis, self._phase
-        for (wire, peer), (start, end) in zip(self._out, times, strict=False):
+        axis, phase, time = self._axis, self._phase, iter(times)
+        for wire, peer in self._out:
+            start, end = next(time)
             tracer.add("send", COMM, start, end, axis.name, wire.nbytes, (axis.ranks[peer],), -1, -1, phase)
-        for (_, peer), (start, end) in zip(self._into, times[len(self._out) :], strict=False):
+        for _, peer in self._into:
+            start, end = next(time)
             tracer.add("recv", COMM, start, end, axis.name, 0, (axis.ranks[peer],), -1, -1, phase)
 
 
