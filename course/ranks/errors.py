@@ -220,7 +220,8 @@ def frame_lines(frames: tuple[Where, ...]) -> list[str]:
             continue
         if folded and lines:
             last = folded[-1]
-            lines.append(f"  ({len(folded)} library frames, the last {last.function} in {_short(last.file)}:{last.line})")
+            many = f"{len(folded)} library frames, the last" if len(folded) > 1 else "1 library frame,"
+            lines.append(f"  ({many} {last.function} in {_short(last.file)}:{last.line})")
         folded = []
         if frame is None:
             break

@@ -23,7 +23,7 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 
 def async_all_reduce_(x: torch.Tensor, axis: Axis | None = None, op: str = "sum") -> Pending:
     """Start to combine ``x`` of all ranks, in place: every rank gets the same result, of the same shape."""
-    axis = axis or world()
+    axis = _over(x, axis)
     reduction = _reduction(op)
     _refuse_in_place(x)
     if axis.size == 1:
@@ -43,12 +43,12 @@ def all_reduce_(x: torch.Tensor, axis: Axis | None = None, op: str = "sum") -> t
 
 def all_reduce(x: torch.Tensor, axis: Axis | None = None, op: str = "sum") -> torch.Tensor:
     """A new tensor: ``x`` of all ranks combined by "sum", "max" or "min"; the same on every rank."""
-    return all_reduce_(x.detach().clone(memory_format=torch.contiguous_format), axis, op)
+    return all_reduce_(_own_copy(x), axis, op)
 
 
 def async_all_gather(x: torch.Tensor, axis: Axis | None = None, dim: int = 0) -> Pending:
     """Start to put the equal pieces of all ranks together along ``dim``, in order of rank."""
-    axis = axis or world()
+    axis = _over(x, axis)
     if axis.size == 1:
         return finished(x.detach())
     wire = to_wire(x.detach(), axis)
@@ -68,7 +68,7 @@ def all_gather(x: torch.Tensor, axis: Axis | None = None, dim: int = 0) -> torch
 
 def async_reduce_scatter(x: torch.Tensor, axis: Axis | None = None, dim: int = 0) -> Pending:
     """Start to sum ``x`` over all ranks and keep this rank's piece along ``dim``."""
-    axis = axis or world()
+    axis = _over(x, axis)
     if axis.size == 1:
         return finished(x.detach())
     if x.shape[dim] % axis.size:
@@ -97,7 +97,7 @@ def async_all_to_all(
     x: torch.Tensor, axis: Axis | None = None, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None
 ) -> Pending:
     """Start to send ``send_counts[r]`` rows of ``x`` to each rank ``r``, in order, and to receive ``recv_counts[r]`` from each."""
-    axis = axis or world()
+    axis = _over(x, axis)
     send_counts = _even_counts(x, axis) if send_counts is None else list(send_counts)
     recv_counts = send_counts if recv_counts is None else list(recv_counts)
     if len(send_counts) != axis.size or len(recv_counts) != axis.size or sum(send_counts) != x.shape[0]:
@@ -132,7 +132,7 @@ def all_to_all(
 
 def broadcast_(x: torch.Tensor, axis: Axis | None = None, src: int = 0) -> torch.Tensor:
     """Overwrite ``x`` with that of rank ``src`` (its place on the axis)."""
-    axis = axis or world()
+    axis = _over(x, axis)
     _refuse_in_place(x)
     if axis.size == 1:
         return x
@@ -147,7 +147,7 @@ def broadcast_(x: torch.Tensor, axis: Axis | None = None, src: int = 0) -> torch
 
 def broadcast(x: torch.Tensor, axis: Axis | None = None, src: int = 0) -> torch.Tensor:
     """A new tensor: ``x`` as rank ``src`` holds it. Elsewhere ``x`` gives the shape."""
-    return broadcast_(x.detach().clone(memory_format=torch.contiguous_format), axis, src)
+    return broadcast_(_own_copy(x), axis, src)
 
 
 def barrier(axis: Axis | None = None) -> None:
@@ -173,6 +173,24 @@ def _reduction(op: str) -> dist.ReduceOp.RedOpType:
     if op not in _OPS:
         raise ValueError(f"all_reduce combines by {', '.join(_OPS)}, not {op!r}; for a mean, sum and divide by the count")
     return _OPS[op]
+
+
+def _over(x: torch.Tensor, axis: Axis | None) -> Axis:
+    """The axis of a call on ``x``: all ranks, if left out."""
+    _refuse_other(x)
+    if axis is not None and not isinstance(axis, Axis):
+        raise TypeError(f'an axis is one of a mesh, as in mesh["dp"], or left out for all ranks; it is not {axis!r}')
+    return axis or world()
+
+
+def _own_copy(x: torch.Tensor) -> torch.Tensor:
+    _refuse_other(x)
+    return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _refuse_other(x: torch.Tensor) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"ranks send each other tensors, not {type(x).__name__}: make it one, as in torch.tensor(3.0)")
 
 
 def _refuse_in_place(x: torch.Tensor) -> None:

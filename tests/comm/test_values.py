@@ -102,6 +102,20 @@ def test_in_place_is_refused_where_autograd_needs_the_tensor(call):
         call(used, world())
 
 
+COLLECTIVES = (
+    *(comm.all_reduce, comm.all_reduce_, comm.async_all_reduce_, comm.all_gather, comm.async_all_gather),
+    *(comm.reduce_scatter, comm.async_reduce_scatter, comm.all_to_all, comm.async_all_to_all, comm.broadcast, comm.broadcast_),
+)
+
+
+@pytest.mark.parametrize("call", COLLECTIVES, ids=lambda f: f.__name__)
+def test_what_is_no_tensor_or_no_axis_is_refused(call):
+    with pytest.raises(TypeError, match="send each other tensors, not int"):
+        call(3, world())
+    with pytest.raises(TypeError, match=r"an axis is one of a mesh, .* it is not 'max'"):
+        call(torch.ones(2), "max")
+
+
 @pytest.mark.parametrize("call", [comm.all_reduce_, comm.broadcast_], ids=lambda f: f.__name__)
 def test_in_place_is_refused_on_a_tensor_that_is_not_contiguous(call):
     with pytest.raises(ValueError, match="contiguous"):

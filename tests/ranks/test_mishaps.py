@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from course import Ranks
 from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout
+from course.ranks.errors import frame_lines
+from course.ranks.slots import Where
 from tests.ranks.moments import here, until, until_all_are_here, until_waiting
 from tests.ranks.totals import total
 
@@ -56,6 +58,12 @@ def test_library_frames_are_folded(pool):
 
     with pytest.raises(RankError, match=r"library frames, the last forward in torch/nn/modules/linear\.py"):
         pool.run(work)
+
+
+def test_one_library_frame_is_told_as_one():
+    user, library = Where("<%%ranks 1>", 3, "work"), Where(torch.__file__, 7, "load")
+    assert "  (1 library frame, load in torch/__init__.py:7)" in frame_lines((user, library))
+    assert "  (2 library frames, the last load in torch/__init__.py:7)" in frame_lines((user, library, library))
 
 
 def test_a_cause_is_told_before_its_consequence(pool):
