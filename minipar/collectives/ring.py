@@ -46,7 +46,7 @@ def all_gather(x: torch.Tensor, axis: Axis | None = None) -> torch.Tensor:
 
 
 def _reduce_scatter(pieces: list[torch.Tensor], axis: Axis) -> None:
-    """Leave in ``pieces[axis.rank]`` the sum over all ranks. The other pieces hold sums of a few ranks afterwards."""
+    """Leave in ``pieces[axis.rank]`` the sum over all ranks, in the others those of a few."""
     n, rank = axis.size, axis.rank
     scratch = torch.empty_like(pieces[0])  # the first piece is the longest
     for step in range(n - 1):

@@ -51,8 +51,10 @@ class TensorParallelAttention(nn.Module):
                 also_sum_over(param, region.axis)
 
     def forward(self, x: Tensor) -> Tensor:
-        layers: list[Weights] = [(self.q.weight, self.q.bias), self._own_rows(self.k), self._own_rows(self.v)]
-        q, k, v = (self._heads(y) for y in column_products(x, layers, self.region))  # [batch, heads / tp, seq, head_dim]
+        query: Weights = (self.q.weight, self.q.bias)
+        layers = [query, self._own_rows(self.k), self._own_rows(self.v)]
+        # each [batch, heads / tp, seq, head_dim]
+        q, k, v = (self._heads(y) for y in column_products(x, layers, self.region))
         out = self.core(q, k, v)
         return self.o(out.transpose(1, 2).flatten(2))
 

@@ -38,7 +38,9 @@ class Region:
 
     def enter(self, x: Tensor) -> Tensor:
         """From outside to sharded work. Backward sums what the ranks' shares have to say about ``x``."""
-        return twins.gather_for_sharded(x, self.axis, SEQ) if self.sequence_parallel else twins.copy(x, self.axis)
+        if self.sequence_parallel:
+            return twins.gather_for_sharded(x, self.axis, SEQ)
+        return twins.copy(x, self.axis)
 
     def refuse_uneven(self, seq: int) -> None:
         if self.sequence_parallel and seq % self.axis.size:
@@ -49,4 +51,6 @@ class Region:
 
     def leave(self, partial: Tensor) -> Tensor:
         """From each rank's share of a sum to the outside."""
-        return twins.reduce_scatter(partial, self.axis, SEQ) if self.sequence_parallel else twins.reduce(partial, self.axis)
+        if self.sequence_parallel:
+            return twins.reduce_scatter(partial, self.axis, SEQ)
+        return twins.reduce(partial, self.axis)
