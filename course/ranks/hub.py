@@ -89,7 +89,7 @@ def quietly(work: Callable[..., None], *args: Any) -> None:
     """A fault in a callback is shown, and never stops the reader."""
     try:
         work(*args)
-    except Exception:
+    except BaseException:  # a subscriber's sys.exit too
         import traceback
 
         traceback.print_exc()

@@ -20,6 +20,7 @@ from course.ranks import calls, wire
 from course.ranks.devices import choose_device, pace, pace_anew
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
+from course.ranks.server import working_folder
 from course.ranks.slots import IDLE, RUNNING, Slots
 from minipar.trace import now, tracer
 
@@ -118,8 +119,8 @@ class Rank:
         self.run_id, path, folder = order
         if sys.path != path:
             sys.path[:] = path
-        if os.getcwd() != folder:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if working_folder() != folder:
                 os.chdir(folder)
         tracer.drain()
         pace_anew()
@@ -227,8 +228,10 @@ def emit(kind: str, payload: Any) -> None:
     It arrives as an ``Event(kind, rank, time, payload)`` at ``run.subscribe`` and ``run.events(kind)``, in order and without
     loss. Outside of a rank it does nothing, so the same program runs under torchrun.
     """
+    if not isinstance(kind, str):
+        raise TypeError(f'the kind of an event is a string: emit("loss", 2.1); got {type(kind).__name__}')
     if _rank is not None:
-        _rank.outbox.append((kind, now(), wire.dumps(payload)))
+        _rank.outbox.append((str.__str__(kind), now(), wire.dumps(payload)))  # plain, even where it was a member of an enum
 
 
 def device() -> Any:

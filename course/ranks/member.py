@@ -63,12 +63,17 @@ class Member:
     def alive(self) -> bool:
         return self.state != "dead"
 
+    @property
+    def is_ready(self) -> bool:
+        """Between two runs: False for one that is dead or dying, and where an interrupt came while the ranks were started again."""
+        return self.state == "ready" and not self.killed
+
     def _pipe(self, fd: int, stream: str) -> Pipe:
         decoder = text_decoder()
         return Pipe(self.pool.hub, fd, lambda data: self.pool.printed(self.rank, stream, decoder.decode(data)))
 
     def _answered(self, frame: wire.Frame) -> None:
-        with self.pool.changed:
+        with self.pool.lock:
             self.answer = frame.meta
             self.pool.changed.notify_all()
 

@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class Pool:
-    """``size`` ranks and the run they work on, if any. ``changed`` guards and announces every change of state."""
+    """``size`` ranks and the run they work on, if any. ``lock`` guards every change of state, ``changed`` announces it."""
 
     def __init__(self, size: int, device: str, hardware: Any) -> None:
         self.size, self.device, self.hardware = size, device, hardware
@@ -38,7 +38,8 @@ class Pool:
         self.home: Path = strays.home() / self.name
         self.home.mkdir(mode=0o700)
         self.slots = Slots(self.home / "slots", size, create=True)
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()  # for "with": an interrupt never comes between its last line and the release, which is C
+        self.changed = threading.Condition(self.lock)
         self.members: list[Member] = []
         self.run: Run | None = None
         self.latest: Run | None = None  # the same, and kept when it has ended
@@ -66,34 +67,35 @@ class Pool:
         self.closed = True
         self.hub.post(self._close)
         if wait and not self.hub.is_current_thread:
-            with self.changed:
+            with self.lock:
                 self.changed.wait_for(lambda: not any(m.alive for m in self.members), 3)
 
     def _close(self) -> None:
         self.hub.tickers.discard(self.tick)
         self.server.on_interrupt.discard(self.kernel_interrupted)
         self.kill([m for m in self.members if m.alive])
-        if self.run is not None:
+        with self.lock:  # a launch that found these ranks open has begun its run by now
             run, self.run = self.run, None
+        if run is not None:
             run.finish(errors.RanksStopped("the ranks were closed while this ran"), "stopped")
         strays.record_ranks(self.name, [])
         shutil.rmtree(self.home, ignore_errors=True)
 
     def kill(self, members: list[Member]) -> None:
         """Any thread."""
-        for m in members:
-            m.killed = True
         self.server.signal([m.pid for m in members if m.pid], signal.SIGKILL)
+        for m in members:  # after an interrupt none is marked that lives on
+            m.killed = True
 
     # ---- running (any thread)
 
     def launch(self, name: str, body: bytes | memoryview, timeout: float | None, keeps_messages: bool) -> Run:
-        with self.changed:
+        with self.lock:
             if not self.changed.wait_for(lambda: not self.busy_until_recovered or self.closed, 60):
                 raise RuntimeError("the ranks are still being restarted; close() them and make new ones")
             self.refuse_if_busy()
             run = Run(self, next(self.runs), name, timeout, keeps_messages)
-            dead = [m for m in self.members if not m.alive]
+            dead = [m for m in self.members if not m.is_ready]
             if not dead:
                 self._begin(run, body)
                 return run
@@ -101,9 +103,11 @@ class Pool:
         try:
             run.notes.append(recovery.revive(self, dead))
         finally:
-            with self.changed:
+            with self.lock:
                 self.busy_until_recovered = False
-        with self.changed:
+                self.changed.notify_all()
+        with self.lock:
+            self.refuse_if_busy()  # another thread may have started or closed meanwhile
             self._begin(run, body)
         return run
 
@@ -183,7 +187,7 @@ class Pool:
         elif frame.kind == wire.EVENTS:
             self._events(m, frame.meta)
         elif frame.kind in (wire.READY, wire.LEFT):
-            with self.changed:
+            with self.lock:
                 m.state = "ready" if frame.kind == wire.READY else "left"
                 if frame.kind == wire.READY:
                     m.info, m.failure = frame.meta["info"], frame.meta["failure"]
@@ -217,7 +221,7 @@ class Pool:
         run.bodies[m.rank] = frame.body
         run.returned += 1
         if self.busy_until_recovered:  # only a recovery waits for this
-            with self.changed:
+            with self.lock:
                 self.changed.notify_all()
         if failure is not None:
             self.trouble(run, Trouble("failed"))
@@ -242,7 +246,7 @@ class Pool:
         run.finish()
 
     def died(self, m: Member) -> None:
-        with self.changed:
+        with self.lock:
             m.died = now()
             m.state, m.last_words = "dead", self.slots.last_words(m.rank)
             self.changed.notify_all()
@@ -255,7 +259,7 @@ class Pool:
 
     def trouble(self, run: Run, what: Trouble) -> None:
         """The first trouble of a run starts its recovery; the recovery sees the others."""
-        with self.changed:
+        with self.lock:
             if run is not self.run or run.done or self.busy_until_recovered or self.closed:
                 return
             self.busy_until_recovered = True
@@ -287,10 +291,9 @@ class Pool:
 
     def states(self) -> list[RankState]:
         """Any thread."""
-        if self.closed:
-            return [RankState(m.rank, STATES[DEAD], m.died, pid=m.pid) for m in self.members]
-        with self.changed:
+        with self.lock:
             return [self._state(m) for m in self.members]
 
     def _state(self, m: Member) -> RankState:
-        return self.slots.read(m.rank, m.pid) if m.alive else RankState(m.rank, STATES[DEAD], m.died, pid=m.pid)
+        alive = m.alive and not self.closed
+        return self.slots.read(m.rank, m.pid) if alive else RankState(m.rank, STATES[DEAD], m.died, pid=m.pid)

@@ -45,7 +45,7 @@ def start(pool: Pool, ranks: Iterable[int]) -> None:
         raise
     for m, pid in zip(fresh.values(), pids, strict=True):
         m.forked(pid)
-    with pool.changed:
+    with pool.lock:
         keep = {m.rank: m for m in pool.members}
         pool.members = [fresh.get(rank) or keep[rank] for rank in range(pool.size)]
     strays.record_ranks(pool.name, [m.pid for m in pool.members])
@@ -74,8 +74,10 @@ def _join(pool: Pool) -> None:
 
 def revive(pool: Pool, dead: list[Member]) -> str:
     """Fork ranks that died between two runs; what to tell the learner. Blocks."""
-    told = ", ".join(f"rank {m.rank} {errors.ending(m.status)}" for m in dead)
+    told = ", ".join(f"rank {m.rank} {errors.ending(m.status)}" for m in dead if not m.alive)
     rebuild(pool)
+    if not told:  # they live, but an interrupt has left them without a group
+        return "an interrupt came while ranks were started again; this was done anew"
     return f"{told} between two runs; started again, its variables are gone"
 
 
@@ -96,7 +98,7 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
     how = {"stopped": "stopped", "interrupted": "stopped", "left": "returned"}.get(trouble.kind, "failed")
 
     def finish() -> None:
-        with pool.changed:
+        with pool.lock:
             pool.run = None if pool.run is run else pool.run
             pool.busy_until_recovered = False
         run.finish(error, how)
@@ -107,7 +109,7 @@ def recover(pool: Pool, run: Run, trouble: Trouble) -> None:
 
 
 def _await(pool: Pool, condition: Callable[[], bool], seconds: float) -> bool:
-    with pool.changed:
+    with pool.lock:
         return pool.changed.wait_for(lambda: pool.closed or condition(), seconds)
 
 

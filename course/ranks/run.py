@@ -74,9 +74,9 @@ class Run:
                 with contextlib.suppress(Empty):
                     self._news.get(timeout=None if deadline is None else max(0.0, deadline - now()))
             ended = self.done
-            self._show(self._echo.take())
             if ended:
-                self._news.put(None)  # for others who wait
+                self._news.put(None)  # for others who wait, before a print that may fail or be interrupted
+            self._show(self._echo.take())
             if ended or (deadline is not None and now() >= deadline):
                 return ended
 
@@ -98,7 +98,7 @@ class Run:
         """End the run on all ranks; returns when they are idle. Where Python code ran, its variables survive."""
         self._refuse_in_reader()
         self._pool.interrupt(self, "stopped")
-        with self._pool.changed:
+        with self._pool.lock:
             self._pool.changed.wait_for(lambda: self.done, 60)
         self._news.put(None)  # an interrupt may have taken the last one from others who wait
 
@@ -145,7 +145,7 @@ class Run:
         for callback in list(self._subscribers):
             try:
                 callback(events)
-            except Exception:
+            except BaseException:  # sys.exit too
                 self._subscribers.remove(callback)  # it would fail again, and the run must go on
                 import traceback
 
@@ -159,7 +159,7 @@ class Run:
         self.add([Event("end", -1, now(), how)])
         self._echo.finish()
         self.ended = now()
-        with self._pool.changed:  # where ``stop`` waits
+        with self._pool.lock:  # where ``stop`` waits
             self._pool.changed.notify_all()
         self._news.put(None)
 

@@ -6,6 +6,7 @@ A frame is ``kind (1 byte), size of meta (4), size of body (8), meta, body``: ``
 
 from __future__ import annotations
 
+import contextlib
 import io
 import marshal
 import pickle
@@ -102,7 +103,8 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):  # whole, with the file that every traceback names, and ten times faster than in parts
-            return marshal.loads, (marshal.dumps(obj),)
+            with contextlib.suppress(ValueError):  # of a tool that put objects of its own among the constants: in parts
+                return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, _FUNCTIONS) and obj.__module__ in _REBUILDERS:
             return NotImplemented
         torch = sys.modules.get("torch")

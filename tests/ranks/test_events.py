@@ -6,12 +6,13 @@ import os
 import sys
 import threading
 import time
+from enum import StrEnum
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course.ranks import emit
+from course.ranks import RankError, emit
 from course.ranks.run import Echo, Event
 from minipar import comm, pacing
 from minipar.trace import COMM, COMPUTE, tracer
@@ -70,9 +71,10 @@ def test_a_late_subscriber_gets_everything_once(ranks):
     assert seen[-1].kind == "end"
 
 
-def test_a_subscriber_that_fails_does_not_stop_the_run(ranks, capsys):
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_subscriber_that_fails_does_not_stop_the_run(ranks, capsys, error):
     def fail(events):
-        raise ZeroDivisionError
+        raise error
 
     def work():
         for _ in range(5):
@@ -83,6 +85,18 @@ def test_a_subscriber_that_fails_does_not_stop_the_run(ranks, capsys):
     run = ranks(2).start(work)
     run.subscribe(fail)
     assert run.result() == ["done"] * 2
+
+
+class Kind(StrEnum):
+    LOSS = "loss"
+
+
+def test_the_kind_of_an_event_is_a_string_and_arrives_as_a_plain_one(ranks):
+    pool = ranks(2)
+    pool.run(lambda: emit(Kind.LOSS, 1))
+    assert [type(e.kind) for e in pool.last_run.events("loss")] == [str] * 2
+    with pytest.raises(RankError, match="the kind of an event is a string"):
+        pool.run(lambda: emit(None, 1))
 
 
 def test_prints_are_tagged_by_rank_and_whole(ranks, capsys):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import socket
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 import course.ranks.pool
-from course.ranks import RankError, RanksInterrupted
+from course.ranks import RankError, RanksInterrupted, recovery
 from course.ranks.hub import Hub, send_to_all
+from course.ranks.pool import Pool
+from tests.ranks.moments import until
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -91,3 +97,65 @@ def test_a_fork_server_answers_when_the_signals_before_are_delivered(ranks):
         finally:
             os.kill(server._process.pid, signal.SIGCONT)
         assert waiting.result(timeout=60) is None
+
+
+def test_an_interrupt_at_any_call_on_the_way_to_the_ranks_leaves_them_ready(ranks):
+    """Wherever a Python function begins there, an interrupt may come: in a lock of Python code, before it lets go."""
+    pool = ranks(2)
+    pool.run(int)
+    pids, free = pool.pids, pool._pool.lock
+    for call in itertools.count():
+        strikes = _Strikes(call, Pool.launch.__code__)
+        with contextlib.suppress(KeyboardInterrupt), strikes:
+            pool.run(int)
+        if not strikes.struck:
+            break
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(_can_be_had, free).result(), f"held for ever after {strikes.struck}"
+        assert pool.run(dist.get_rank) == [0, 1], strikes.struck
+    assert call > 10
+    assert pool.pids == pids
+
+
+def _can_be_had(lock: Any) -> bool:
+    return lock.acquire(timeout=20) and lock.release() is None
+
+
+class _Strikes:
+    """Raises ``KeyboardInterrupt`` at the beginning of one of the Python functions that a certain one calls, directly or not."""
+
+    def __init__(self, number: int, within: CodeType) -> None:
+        self.left, self.within, self.depth, self.struck = number, within, 0, ""
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and (self.depth or frame.f_code is self.within):
+            self.depth += 1
+            self.left -= 1
+            if self.left < 0:
+                sys.setprofile(None)
+                self.struck = f"{frame.f_code.co_qualname} in {frame.f_code.co_filename}"
+                raise KeyboardInterrupt
+        elif event == "return" and self.depth:
+            self.depth -= 1
+
+
+@pytest.mark.parametrize("place", ["start", "_join", "_await"])
+def test_an_interrupt_while_a_dead_rank_is_started_again_is_mended_by_the_next_run(ranks, monkeypatch, place):
+    pool = ranks(2)
+    os.kill(pool.pids[1], signal.SIGKILL)
+    until(lambda: pool.states()[1].state == "dead")
+
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recovery, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(dist.get_rank)
+    assert pool.run(dist.get_rank) == [0, 1]

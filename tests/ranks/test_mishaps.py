@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course import Ranks
-from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout
+from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout, recovery
 from course.ranks.errors import frame_lines
 from course.ranks.slots import Where
 from tests.ranks.moments import here, until, until_all_are_here, until_waiting
@@ -152,6 +153,22 @@ def test_a_rank_that_died_between_two_runs_is_replaced_and_it_is_said(pool, caps
     assert "note: rank 0 was killed by SIGKILL between two runs" in capsys.readouterr().err
 
 
+def test_ranks_that_are_closed_while_one_is_started_again_start_no_run(monkeypatch):
+    pool = Ranks(1)
+    os.kill(pool.pids[0], signal.SIGKILL)
+    until(lambda: pool.states()[0].state == "dead")
+    real = recovery.revive
+
+    def then_close(*args):
+        told = real(*args)
+        pool.close()
+        return told
+
+    monkeypatch.setattr(recovery, "revive", then_close)
+    with pytest.raises(RuntimeError, match="these ranks are closed"):
+        pool.start(int)
+
+
 def test_the_fork_server_may_die_too(pool):
     run = pool.start(time.sleep, 600)
     os.kill(pool._pool.server._process.pid, signal.SIGKILL)
@@ -174,6 +191,17 @@ def test_a_process_that_the_function_forks_ends_with_it_and_answers_for_nobody(p
     assert pool.run(fork) == [256 * fails] * pool.n
     assert pool.run(dist.get_rank) == list(range(pool.n))
     assert ("forked by rank 0: ValueError: only in the child" in capsys.readouterr().err) is fails
+
+
+def test_a_function_that_removes_the_folder_it_stands_in_harms_no_later_run(pool):
+    def work():
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+
+    pids = pool.pids
+    pool.run(work)
+    assert pool.run(os.getcwd) == [os.getcwd()] * pool.n
+    assert pool.pids == pids
 
 
 def test_sys_exit_without_a_code_is_a_return(pool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from types import FunctionType
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_a_function_keeps_its_file_and_lines_on_its_way():
     places = [(f.name, f.filename, f.lineno) for f in traceback.extract_tb(caught.tb)]
     line = fails.__code__.co_firstlineno + 1
     assert ("fails", __file__, line) in places
+
+
+def test_a_function_whose_code_holds_more_than_python_stores_travels():
+    """A tool that rewrites code may put an object of its own among its constants."""
+    code = (lambda: 1).__code__
+    odd = FunctionType(code.replace(co_consts=(None, T)), {})
+    assert wire.loads(wire.dumps(odd))() is T
+
+
+class T:
+    pass
 
 
 def test_a_run_costs_one_frame_to_each_rank_and_one_back(ranks, monkeypatch):
