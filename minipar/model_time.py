@@ -41,14 +41,18 @@ class ModelClock:
 @contextmanager
 def model_time(hardware: str | Cluster, rank: int, wait: bool = False) -> Iterator[ModelClock]:
     """In here this rank (global) is paced as ``hardware``, product by product. Every rank must come in, at the same place."""
-    clock = ModelClock(wait)
-    with (
-        _everywhere("now", trace.now, clock.now),
-        _everywhere("queued", pacing.queued, lambda _: 0.0),
-        _everywhere("wait_until", pacing.wait_until, clock.wait_until),
-        paced_products(hardware, rank),
-    ):
-        yield clock
+    clock, before = ModelClock(wait), pacing.current()
+    try:
+        with (
+            _everywhere("now", trace.now, clock.now),
+            _everywhere("queued", pacing.queued, lambda _: 0.0),
+            _everywhere("wait_until", pacing.wait_until, clock.wait_until),
+            paced_products(hardware, rank),
+        ):
+            yield clock
+    finally:
+        if before is not None:
+            pacing.pace(before.cluster, before.rank)  # from now on by the machine's clock, not from where the modelled one stood
 
 
 @contextmanager

@@ -72,8 +72,11 @@ class Pacer:
     def wait(self, times: Sequence[tuple[float, float]]) -> None:
         """Wait until all of the ``(start, end)`` are over."""
         with self:
-            self._at = max(self._at, *(end for _, end in times))
-            wait_until(self._at)
+            over = max(self._at, *(end for _, end in times))
+            try:
+                wait_until(over)
+            finally:
+                self._at = max(self._at, min(over, now()))  # an interrupt may have ended the wait
 
     def excuse(self, late: float) -> None:
         """Within a call: the rank that this one waits for said that it is ``late``, so this one may become so without a stall."""

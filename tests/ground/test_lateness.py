@@ -142,6 +142,26 @@ def test_spans_are_on_the_paced_clock_and_then_on_the_hosts_again(host, monkeypa
     assert spans[1].start == 999.0
 
 
+def test_an_interrupt_that_ends_a_wait_leaves_no_time_that_has_not_been(host, monkeypatch):
+    def interrupted(_: float) -> None:
+        host.time += 0.25
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pacing.time, "sleep", interrupted)
+    pacing.pace(HARDWARE, 0)
+
+    def work() -> None:
+        with tracer.span("work"):
+            host.time += 0.5
+            with pacing.call(), tracer.blocked():
+                pacing.current().wait([(100.5, 105.5)])
+
+    with tracer.watch() as spans, pytest.raises(KeyboardInterrupt):
+        work()
+    assert [s.seconds for s in spans] == pytest.approx([0.5, 0.0])
+    assert pacing.current().clock() - 100.0 == pytest.approx(0.75)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("5000000000 2500000000 3\n", 2.5), (None, 0.0)])
 def test_time_in_the_queue_is_read_where_the_system_counts_it(tmp_path, monkeypatch, text, seconds):
     stat = tmp_path / "schedstat"

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import minipar
-from minipar import Mesh, comm, trace
+from minipar import Mesh, comm, pacing, trace
 from minipar.data import Batch
 from minipar.hardware import Cluster, Device, Link
 from minipar.model_time import model_time
@@ -42,6 +42,19 @@ def test_every_module_of_minipar_reads_the_modelled_clock_and_then_the_machines_
         late.now = trace.now  # type: ignore[attr-defined]  # as one that is imported in here takes it
         monkeypatch.setitem(sys.modules, "minipar.late", late)
     assert set(clocks().values()) == {late.now} == {time.monotonic}
+
+
+def test_a_rank_paced_before_has_a_clock_by_the_machines_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minipar.pacing.queued", lambda _: 7.0)  # seconds, so far
+    pacing.pace(HARDWARE, 3)
+    try:
+        before = pacing.current().clock()
+        with model_time(HARDWARE, 3):
+            pass
+        assert (pacing.current().cluster, pacing.current().rank) == (HARDWARE, 3)
+        assert pacing.current().clock() >= before
+    finally:
+        pacing.pace(None)
 
 
 def paced_pipeline() -> tuple[Timeline, float]:
