@@ -49,7 +49,8 @@ class Pacer:
         if not self._calls:
             before, displaced = self._seen, self._queued
             self._look()
-            self._at += max(0.0, self._seen - before - (self._queued - displaced))
+            passed = max(0.0, self._seen - before - (self._queued - displaced))
+            self._at = min(self._seen, self._at + passed)  # another thread may have looked meanwhile, and counted it too
             self.late = self._seen - self._at
         return self._at
 

@@ -142,6 +142,19 @@ def test_spans_are_on_the_paced_clock_and_then_on_the_hosts_again(host, monkeypa
     assert spans[1].start == 999.0
 
 
+def test_two_threads_that_look_at_once_do_not_put_the_clock_ahead_of_the_hosts(host, monkeypatch):
+    pacer = Pacer(HARDWARE, 0)
+
+    def interleaved(_: object) -> float:
+        monkeypatch.setattr(pacing, "queued", lambda _: host.queued)
+        assert pacer.clock() == pytest.approx(100.5)  # as another thread would, in the middle of it
+        return host.queued
+
+    host.time += 0.5
+    monkeypatch.setattr(pacing, "queued", interleaved)
+    assert pacer.clock() == pytest.approx(100.5)
+
+
 def test_an_interrupt_that_ends_a_wait_leaves_no_time_that_has_not_been(host, monkeypatch):
     def interrupted(_: float) -> None:
         host.time += 0.25
