@@ -18,6 +18,7 @@ from minipar.trace import now
 TICK = 100  # milliseconds between two looks at time limits and hangs
 READ = 1 << 20  # bytes taken from a socket at once
 PIPE = 1 << 16  # bytes that a pipe holds
+PIPES = 16  # times as much it may be told to hold; who prints without end does not keep the reader from all others
 SMALL = 4096  # bytes that an empty socket takes at once on every system
 
 
@@ -30,6 +31,7 @@ class Hub:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._watched: dict[int, tuple[Any, Callable[[], None]]] = {}  # by descriptor
+        self.is_lost = False  # in a forked child, which has no reader thread
         self._late: list[Callable[[], None]] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._ears, self._bell = socket.socketpair()
@@ -202,7 +204,7 @@ class Pipe:
 
     def drain(self) -> None:
         """Reader thread only: take in all that has arrived."""
-        while not self.closed:
+        for _ in range(0 if self.closed else PIPES):
             try:
                 data = os.read(self._fd, PIPE)
             except BlockingIOError:
@@ -238,6 +240,7 @@ def _forget_in_child() -> None:
     _guard = threading.Lock()
     old, _hub = _hub, None
     if old is not None:
+        old.is_lost = True
         for fd, (file, _) in list(old._watched.items()):
             if isinstance(file, socket.socket):
                 file.detach()  # its own clean-up must not close a number that is in use again

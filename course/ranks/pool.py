@@ -123,7 +123,7 @@ class Pool:
         self.server.on_interrupt.add(self.kernel_interrupted)
 
     def refuse_if_busy(self) -> None:
-        if self.closed:
+        if self.closed or self.hub.is_lost:
             raise RuntimeError(f"these ranks are closed; make new ones: ranks = Ranks({self.size})")
         if self.run is not None:
             seconds = now() - self.run.started

@@ -35,6 +35,8 @@ LEAVE_LIMIT = 0.7  # seconds to give up a process group, likewise
 
 def start(pool: Pool, ranks: Iterable[int]) -> None:
     """Fork ``ranks`` and have all of the pool join a new process group. Blocks until they are ready."""
+    if pool.hub.is_current_thread:
+        raise RuntimeError("a subscriber cannot start ranks: hand the work to another thread and return")
     fresh = {rank: Member(pool, rank) for rank in ranks}
     try:
         pids = pool.server.fork([m.fds for m in fresh.values()])

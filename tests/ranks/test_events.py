@@ -7,12 +7,16 @@ import sys
 import threading
 import time
 from enum import StrEnum
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import course.ranks.hub
+from course import Ranks
 from course.ranks import RankError, emit
+from course.ranks.hub import Pipe
 from course.ranks.run import Echo, Event
 from minipar import comm, pacing
 from minipar.trace import COMM, COMPUTE, tracer
@@ -85,6 +89,32 @@ def test_a_subscriber_that_fails_does_not_stop_the_run(ranks, capsys, error):
     run = ranks(2).start(work)
     run.subscribe(fail)
     assert run.result() == ["done"] * 2
+
+
+def test_a_subscriber_that_makes_ranks_is_refused(ranks):
+    refused = []
+
+    def make(events):
+        with pytest.raises(RuntimeError, match="hand the work to another thread") as caught:
+            Ranks(1)
+        refused.append(caught.value)
+
+    run = ranks(2).start(int)
+    run.subscribe(make)
+    assert run.result() == [0, 0]
+    until(lambda: refused)
+
+
+def test_who_prints_without_end_lets_the_reader_go_on(monkeypatch):
+    mine, theirs = os.pipe()
+    got: list[bytes] = []
+    pipe = Pipe(SimpleNamespace(post=lambda work: None), mine, got.append)
+    monkeypatch.setattr(course.ranks.hub.os, "read", lambda fd, size: b"y\n" if len(got) < 1000 else b"")
+    pipe.drain()
+    monkeypatch.undo()
+    os.close(mine)
+    os.close(theirs)
+    assert 0 < len(got) < 1000
 
 
 class Kind(StrEnum):

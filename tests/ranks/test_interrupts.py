@@ -28,6 +28,7 @@ from tests.ranks.moments import until
 def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeypatch, told, size):
     """All ranks hear of a run, or none; either way they stay the same processes. Large frames leave by the reader thread."""
     pool = ranks(2)
+    pool.run(int)  # they live, whatever a test before has ended
     pids = pool.pids
     place, name = (Hub, "post") if size else (course.ranks.pool, "send_to_all")
     real = getattr(place, name)
@@ -87,7 +88,9 @@ def test_ranks_are_idle_only_when_every_interrupt_has_reached_them(ranks, monkey
 
 
 def test_a_fork_server_answers_when_the_signals_before_are_delivered(ranks):
-    server = ranks(1)._pool.server
+    pool = ranks(1)
+    pool.run(int)
+    server = pool._pool.server
     os.kill(server._process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as one:
         waiting = one.submit(server.await_delivery, 60)
@@ -148,6 +151,7 @@ class _Strikes:
 @pytest.mark.parametrize("place", ["start", "_join", "_await"])
 def test_an_interrupt_while_a_dead_rank_is_started_again_is_mended_by_the_next_run(ranks, monkeypatch, place):
     pool = ranks(2)
+    pool.run(int)
     os.kill(pool.pids[1], signal.SIGKILL)
     until(lambda: pool.states()[1].state == "dead")
 

@@ -169,6 +169,19 @@ def test_ranks_that_are_closed_while_one_is_started_again_start_no_run(monkeypat
         pool.start(int)
 
 
+def test_ranks_are_refused_in_a_process_forked_from_the_kernel(pool):
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(30)
+            pool.run(int)
+        except RuntimeError as error:
+            os._exit(7 if "make new ones" in str(error) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def test_the_fork_server_may_die_too(pool):
     run = pool.start(time.sleep, 600)
     os.kill(pool._pool.server._process.pid, signal.SIGKILL)
