@@ -20,7 +20,6 @@ from course.ranks import calls, wire
 from course.ranks.devices import choose_device, pace, pace_anew
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
-from course.ranks.server import working_folder
 from course.ranks.slots import IDLE, RUNNING, Slots
 from minipar.trace import now, tracer
 
@@ -120,7 +119,7 @@ class Rank:
         if sys.path != path:
             sys.path[:] = path
         with contextlib.suppress(OSError):
-            if working_folder() != folder:
+            if wire.working_folder() != folder:
                 os.chdir(folder)
         tracer.drain()
         pace_anew()

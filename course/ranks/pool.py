@@ -20,7 +20,7 @@ from course.ranks.errors import Trouble
 from course.ranks.hub import hub, send_to_all
 from course.ranks.member import Member
 from course.ranks.run import Event, Run, spans_of
-from course.ranks.server import fork_server, working_folder
+from course.ranks.server import fork_server
 from course.ranks.slots import DEAD, STATES, RankState, Slots
 from minipar.trace import now
 
@@ -133,7 +133,7 @@ class Pool:
             )
 
     def _begin(self, run: Run, body: bytes | memoryview) -> None:
-        frame = wire.pack(wire.RUN, (run.number, sys.path, working_folder()), body)
+        frame = wire.pack(wire.RUN, (run.number, sys.path, wire.working_folder()), body)
         self.run = self.latest = run
         self._suspect = watchdog.Suspect()
         for m in self.members:
@@ -165,7 +165,7 @@ class Pool:
             "device": self.device,
             "cpus": cpus,
             "path": sys.path[:],
-            "cwd": working_folder(),
+            "cwd": wire.working_folder(),
             "env": {k: v for k, v in os.environ.items() if k not in self.server.own_environment},
         }
 

@@ -229,11 +229,3 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def working_folder() -> str:
-    """The kernel's, or the root where it has been removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return "/"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import marshal
+import os
 import pickle
 import socket
 import struct
@@ -148,3 +149,11 @@ def dumps(obj: Any) -> memoryview:
 
 def loads(data: bytes | memoryview) -> Any:
     return pickle.loads(data)
+
+
+def working_folder() -> str:
+    """Of this process; the root where it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
