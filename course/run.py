@@ -50,7 +50,7 @@ def _train(pool: Ranks, options: argparse.Namespace) -> int:
         refused = getattr(e, "original", None)
         if isinstance(refused, RefusedError):
             return _say(refused, 2)
-        return _say("\n".join((e.headline, *e.lines[:-1])), 1)  # the last line tells of the next run, and there is none
+        return _say("\n".join((e.headline, *e.story)), 1)  # there is no next run
     return 0
 
 

@@ -13,7 +13,7 @@ Trouble = (RankError, RankDied, RanksStuck, RanksTimeout)
 
 def told(error: BaseException, exercise: Exercise) -> str:
     """The first line says what happened, the rest where. What became of the ranks' variables matters to nobody here."""
-    lines = [line for line in getattr(error, "lines", ())[:-1] if not line.startswith("other ranks")]
+    lines = [line for line in getattr(error, "story", ()) if not line.startswith("other ranks")]
     if isinstance(error, RanksTimeout):
         lines = _of_one_rank(lines)
     headline = _headline(error, exercise) + (", here:" if isinstance(error, RankError) and lines else "")

@@ -35,6 +35,11 @@ class _Told(BaseException):
         self.headline, self.lines = headline, tuple(lines)
         super().__init__("\n".join((headline, *self.lines)))
 
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The lines without the last, which says how the next run finds the ranks."""
+        return self.lines[:-1]
+
     def _render_traceback_(self) -> list[str]:
         _forget_our_frames(self.__traceback__)
         name = type(self).__name__
