@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from course.ranks import functions
+
 HEADER = struct.Struct("!BIQ")
 
 # kernel to rank; RUN: meta (number, sys.path, working folder), body (function, arguments)
@@ -93,14 +95,18 @@ class Reader:
 
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
-_REBUILDERS = ("cloudpickle.cloudpickle", "marshal")  # modules of functions that both sides have: they go by name
+_REBUILDERS = (functions.__name__, "cloudpickle.cloudpickle", "marshal")  # both sides have their functions
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Functions and classes of a notebook go by value (cloudpickle); tensors as their own bytes, on the CPU, detached.
+    """Functions and classes of a notebook go by value; tensors as their own bytes, on the CPU, detached.
 
     A view of a large tensor sends only what it shows.
     """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self._namespaces: dict[int, dict[str, Any]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):  # whole, with the file that every traceback names, and ten times faster than in parts
@@ -108,6 +114,10 @@ class _Pickler(cloudpickle.Pickler):
                 return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, _FUNCTIONS) and obj.__module__ in _REBUILDERS:
             return NotImplemented
+        if type(obj) is FunctionType and not functions.has_a_home(obj):
+            return functions.take_apart(obj, self._namespaces)
+        if type(obj) is functions.Cached and not functions.has_a_home(obj):
+            return functions.take_cached_apart(obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):
             return _rebuild_tensor, _tensor_parts(torch, obj)
@@ -143,7 +153,7 @@ def dumps(obj: Any) -> memoryview:
     if type(obj) in _PLAIN:
         return memoryview(pickle.dumps(obj, protocol=5))
     file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(obj)
+    _Pickler(file).dump(obj)
     return file.getbuffer()
 
 

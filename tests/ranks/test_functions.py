@@ -1,0 +1,181 @@
+"""Functions of a notebook, taken apart and made again: they do there what they do here."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import ModuleType
+
+import pytest
+
+from course.ranks import functions, wire
+
+
+def notebook(source, **variables):
+    """The variables of a notebook after a cell with this ``source``."""
+    space = {"__name__": "__main__", **variables}
+    exec(source, space)
+    return space
+
+
+def again(obj):
+    return wire.loads(wire.dumps(obj))
+
+
+def test_defaults_closure_and_attributes_come_along():
+    pi, numbers = 3, [1, 2]
+
+    def area(radius, *, scale=2, digits=numbers):
+        """Of a circle."""
+        return pi * radius * radius * scale, digits
+
+    area.unit = "cm2"
+    made = again(area)
+    assert made(2) == area(2) == (24, [1, 2])
+    assert (made.unit, made.__doc__, made.__name__, made.__qualname__) == ("cm2", "Of a circle.", "area", area.__qualname__)
+    assert made.__module__ == area.__module__
+
+
+RECURSION = """
+def even(n):
+    return n == 0 or odd(n - 1)
+
+def odd(n):
+    return n != 0 and even(n - 1)
+"""
+
+
+def test_functions_may_name_one_another():
+    assert again(notebook(RECURSION)["even"])(10)
+    inside = notebook("def both():\n" + RECURSION.replace("\n", "\n    ") + "\n    return even, odd")
+    even, odd = again(inside["both"]())
+    assert even(10)
+    assert not odd(10)
+
+
+COUNTER = """
+def count():
+    global total
+    total += 1
+    return total
+
+def read():
+    return total
+"""
+
+
+def test_functions_of_one_notebook_share_their_variables():
+    cell = notebook(COUNTER, total=5)
+    count, read = again((cell["count"], cell["read"]))
+    assert (count(), count(), read(), cell["read"]()) == (6, 7, 7, 5)
+    assert again(cell["count"])() == 6  # every time afresh
+
+
+NESTED = """
+def outer():
+    class Circle:
+        around = 2 * pi
+
+        def area(self):
+            return [pi * n for n in numbers]
+
+    return Circle
+"""
+
+
+def test_what_a_class_or_a_function_inside_names_comes_along():
+    made = again(notebook(NESTED, pi=3, numbers=[1, 2])["outer"])
+    assert made().around == 6
+    assert made()().area() == [3, 6]
+
+
+def test_only_variables_that_are_used_travel():
+    """An attribute of the same name is not the variable."""
+    cell = notebook("def real(x): return x.imag", imag=itertools.count(), real=lambda: 0)
+    assert functions.globals_of(cell["real"].__code__) == ()
+    assert again(cell["real"])(2j) == 2
+
+
+def test_a_closure_that_is_not_filled_yet_stays_so():
+    def make():
+        def late():
+            return value
+
+        early = again(late)
+        value = 1
+        return late, early
+
+    late, early = make()
+    assert late() == 1
+    with pytest.raises(NameError, match="value"):
+        early()
+
+
+def test_modules_reached_through_their_package_are_loaded(tmp_path, monkeypatch):
+    room = tmp_path / "some_package" / "inner"
+    room.mkdir(parents=True)
+    for folder in (room.parent, room):
+        (folder / "__init__.py").touch()
+    (room / "deep.py").write_text("answer = 42")
+    monkeypatch.syspath_prepend(tmp_path)
+    cell = notebook("import some_package.inner.deep\ndef ask(): return some_package.inner.deep.answer")
+    data = bytes(wire.dumps(cell["ask"]))
+    for name in [name for name in sys.modules if name.startswith("some_package")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert wire.loads(data)() == 42
+
+
+CACHED = """
+import functools, itertools
+calls = itertools.count(1)
+
+@functools.{decorator}
+def double(n):
+    return 2 * n, next(calls)
+
+@functools.{decorator}
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+"""
+
+
+@pytest.mark.parametrize("decorator", ["cache", "lru_cache", "lru_cache(maxsize=2)", "lru_cache(typed=True)"])
+def test_a_cached_function_travels_and_starts_with_an_empty_cache(decorator):
+    double = notebook(CACHED.format(decorator=decorator))["double"]
+    assert double(1) == double(1) == (2, 1)
+    made = again(double)
+    assert made(1) == made(1) == (2, 2)
+    assert made.cache_info() == double.cache_info()
+    assert made.cache_parameters() == double.cache_parameters()
+
+
+def test_a_cached_function_may_name_itself():
+    made = again(notebook(CACHED.format(decorator="cache"))["fibonacci"])
+    assert made(80) == 23416728348467685
+    assert made.__wrapped__.__globals__["fibonacci"] is made
+
+
+def test_a_function_of_a_module_goes_by_name():
+    assert again(notebook) is notebook
+    assert again(functions.globals_of) is functions.globals_of  # a cached one
+    assert len(wire.dumps(notebook)) < 80
+
+
+def test_packing_takes_no_longer_with_more_modules_loaded(monkeypatch):
+    """Counted in Python's own calls and returns."""
+    work = notebook("import torch.nn.functional\ndef work(x): return torch.nn.functional.relu(x)")["work"]
+    before = calls_of(lambda: wire.dumps(work))
+    for i in range(1000):
+        monkeypatch.setitem(sys.modules, f"torch.more_{i}", ModuleType(f"torch.more_{i}"))
+    assert calls_of(lambda: wire.dumps(work)) == before < 500
+
+
+def calls_of(work):
+    work()  # what is remembered from now on is not counted
+    seen = itertools.count()
+    sys.setprofile(lambda *_: next(seen))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return next(seen)
