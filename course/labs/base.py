@@ -107,7 +107,8 @@ class Lab:
         with self._telling:
             if reason:
                 self.driver.stop()
-                self.panel.say(f"Not possible: {reason}", alert=True)
+                shown = " Below stays what was possible last." if self.figures.predicted else ""
+                self.panel.say(f"Not possible: {reason.rstrip('.')}.{shown}", alert=True)
             else:
                 self.panel.say("The ranks start…", running=True)
                 self.driver.post(values)

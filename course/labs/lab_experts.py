@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from course.labs.base import Lab, Settings
 from course.labs.controls import Choice, Control, Slider, Steps
 from course.labs.go import Go
-from course.labs.links import modelled
+from course.labs.links import modelled, pace
 from course.labs.slow_motion import slowed
 from course.labs.work_experts import Seen, train_experts
 from course.live import on
@@ -91,7 +91,7 @@ class ExpertsLab(Lab):
         self.figures.find("the layer, forward and backward", seen.makespan, "s", "paced")
         self.figures.find("loss, first and last steps", f"{_loss(history[:LAST]):.3f}, {_loss(history[-LAST:]):.3f}")
         width = Setting.width * SCALE
-        return f"Predicted is an even spread. Times paced as {LINK}, experts {width} wide, {factor:,.0f} times slower than shown."
+        return f"Predicted is an even spread. Times paced as {LINK}, experts {width} wide, {pace(factor)}."
 
     def _new_run(self, v: Settings) -> Callable[[Any], None]:
         """What takes in the steps of a run, and none of the run before it."""

@@ -34,4 +34,11 @@ def said(link: str, factor: float) -> str:
     """How the numbers came about."""
     if link == THIS:
         return "Measured on this machine's CPU, over loopback."
-    return f"Paced as {link}, {factor:,.0f} times slower than shown."
+    return f"Paced as {link}, {pace(factor)}."
+
+
+def pace(factor: float) -> str:
+    """How fast the ranks went, next to the time that is shown."""
+    if factor < 1.05:
+        return "as fast as shown"
+    return f"{factor:,.{0 if factor >= 9.95 else 1}f} times slower than shown"

@@ -14,6 +14,7 @@ from course.labs import lab_collectives, lab_data_parallel, lab_long_context, la
 from course.labs.base import Lab
 from course.labs.go import Go
 from course.labs.lab_pipeline import PipelineLab
+from course.labs.links import said
 from course.labs.slow_motion import restored, slowed
 from minipar.hardware import PRESETS
 from minipar.trace import COMM, Span, Timeline
@@ -260,6 +261,14 @@ def test_slow_motion_multiplies_every_duration_and_is_taken_out_again() -> None:
     back = restored(run, 1000, lambda s: s.name != "barrier", fast)
     assert [(s.name, s.seconds) for s in back.spans] == [("send", pytest.approx(0.002))]
     assert back.source == "paced"
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(1.0, "as fast as shown."), (1.5, "1.5 times slower than shown."), (1570.3, "1,570 times slower than shown.")],
+)
+def test_a_lab_says_how_much_slower_than_shown_its_ranks_went(factor: float, words: str) -> None:
+    assert said("laptop-wifi", factor) == f"Paced as laptop-wifi, {words}"
 
 
 def test_ranks_load_no_view_for_a_lab() -> None:

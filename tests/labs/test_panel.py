@@ -45,7 +45,8 @@ def test_an_impossible_value_is_refused_beside_the_sliders_and_nothing_runs() ->
     assert lab.driver.settle(60)
     controls(lab)["ranks"].value = 3
     assert "Not possible: recursive doubling pairs" in lab.panel._status.value
-    assert lab.timeline.blocks[0].ranks == 4  # the last possible picture stays
+    assert lab.timeline.blocks[0].ranks == 4  # the last possible picture stays, and the learner is told so
+    assert lab.panel._status.value.count("Below stays what was possible last.") == 1
 
 
 class Bench(Lab):
