@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from course.views.canvas_view import CanvasView
 from course.views.esm import bundle
 from course.views.kinds import BLUE
+from course.views.labels import number
 from course.views.still import INK, SOFT, new_figure
 from course.views.table import Table
 
@@ -38,7 +39,7 @@ class MaskView(CanvasView):
 
     def _titles(self) -> list[str]:
         most = max(self.work, default=1)
-        return [f"rank {rank}: {pairs / most:.0%}" for rank, pairs in enumerate(self.work)]
+        return [f"rank {rank}: {pairs / most * 100:.0f} %" for rank, pairs in enumerate(self.work)]
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
         ranks, size, _ = self.masks.shape
@@ -67,7 +68,9 @@ class MaskView(CanvasView):
 
     def table(self) -> Table:
         total = sum(self.work) or 1
-        rows = [(f"rank {rank}", f"{pairs:,}", f"{pairs / total:.1%}", self.notes[rank]) for rank, pairs in enumerate(self.work)]
+        rows = [
+            (f"rank {rank}", f"{pairs:,}", number(pairs / total, "share"), self.notes[rank]) for rank, pairs in enumerate(self.work)
+        ]
         return Table.of(("", "query-key pairs (predicted)", "share (predicted)", ""), rows, "who computes what")
 
     def is_empty(self) -> bool:
