@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from course.ranks import cells, inside, wire
 from course.ranks.errors import RanksInterrupted
 from course.ranks.pool import Pool
 from course.ranks.run import Run
+from course.ranks.server import fork_server
 from course.ranks.slots import RankState
 from minipar.checks import not_above_zero
 
@@ -198,13 +200,15 @@ def _travels(value: Any) -> bool:
 
 
 def _announce() -> None:
-    """In a notebook, ``%%ranks`` comes with the class."""
+    """In a notebook, ``%%ranks`` comes with the class, and the fork server loads torch while the cell's other imports go on."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:
         from course.ranks import magic
 
         magic.register(shell)
+        with contextlib.suppress(OSError):  # whoever makes ranks is told
+            fork_server()
 
 
 _announce()

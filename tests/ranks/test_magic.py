@@ -1,6 +1,9 @@
-"""What ``%%ranks`` says of a cell that only the notebook itself could run."""
+"""What ``%%ranks`` says of a cell that only the notebook itself could run, and what a notebook starts when it imports ``Ranks``."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
@@ -23,3 +26,11 @@ def test_a_top_level_await_is_refused_with_its_remedy(line):
 def test_any_other_syntax_error_is_told_as_python_tells_it():
     with pytest.raises(SyntaxError, match=r"^'\(' was never closed"):
         magic.ranks_cell("", "print(")
+
+
+@pytest.mark.parametrize(("opening", "starts"), [("IPython.get_ipython()", False), ("InteractiveShell.instance()", True)])
+def test_a_notebook_that_imports_ranks_starts_the_fork_server_while_it_goes_on_and_a_program_does_not(opening, starts):
+    opening = f"import IPython; from IPython.core.interactiveshell import InteractiveShell; {opening}"
+    code = f"{opening}; from course import Ranks; from course.ranks import server; print(server._server is not None)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True).stdout
+    assert out.strip() == str(starts)
