@@ -60,9 +60,9 @@ def _decades(values: np.ndarray) -> float:
 
 def to_png(figure: Figure, colours: int = 96) -> bytes:
     """The figure as a PNG with a palette of ``colours``, a third of the usual size, with no date or version in it."""
-    raw = io.BytesIO()
-    figure.savefig(raw, format="png", metadata={"Software": None})
-    image = Image.open(raw).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     out = io.BytesIO()
     image.save(out, format="png", optimize=True)
     return out.getvalue()

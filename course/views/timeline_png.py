@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 
 from course.views.block import Block, span_text
 from course.views.kinds import Kind, kind_of
@@ -121,9 +122,9 @@ def _draw_kind(axes: Axes, block: Block, spans: np.ndarray, kind: Kind, strips: 
             axes.add_collection(
                 PolyCollection(boxes, facecolor=_mix(kind.fill, shade), edgecolor="white", linewidth=edge), autolim=False
             )
-            lines = PolyCollection(boxes, facecolor="none", edgecolor="#00000055", linewidth=0)
-            lines.set_hatch(_HATCH[kind.hatch])
-            axes.add_collection(lines, autolim=False)
+        if boxes and kind.hatch:  # as one path: matplotlib draws the pattern anew for each
+            whole = Path.make_compound_path_from_polys(np.array(boxes))
+            axes.add_artist(PathPatch(whole, facecolor="none", edgecolor="#00000055", linewidth=0, hatch=_HATCH[kind.hatch]))
 
 
 _HATCH = {"": "", "/": "////", "\\": "\\\\\\\\", ".": "...", "-": "----", "|": "||||", "x": "xxxx"}

@@ -66,6 +66,18 @@ def test_an_empty_view_has_text_but_no_picture(view):
 # ---- timeline
 
 
+def patterns(view):
+    """How often matplotlib has to draw a pattern: once a path."""
+    hatched = view.figure().findobj(lambda artist: getattr(artist, "get_hatch", lambda: None)())
+    return sum(len(artist.get_paths()) if hasattr(artist, "get_paths") else 1 for artist in hatched)
+
+
+def test_the_pattern_of_a_picture_is_drawn_once_a_kind_however_many_spans():
+    few, many = (TimelineView(build("zb-v", 4, m).simulate(1, 1, 1), unit="slots") for m in (8, 32))
+    assert len(sent(many)) > 3 * len(sent(few))
+    assert patterns(many) == patterns(few) < 16
+
+
 def test_show_replaces_what_is_given_and_leaves_the_rest():
     view = TimelineView(timeline())
     view.show(measured=timeline("paced"))
