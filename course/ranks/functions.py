@@ -1,13 +1,15 @@
 """A function that no module holds, such as a notebook's, taken apart on one side and made again on the other.
 
-The globals that it names and what its closure holds go with it, and functions of one notebook share one namespace there as they
-do here. cloudpickle, which packs all else, would do this too, but for each package that a function names it looks at every module
+The globals that it names and what its closure holds go with it; functions of one notebook share their variables there as they do
+here. cloudpickle, which packs all else, would do this too, but for each package that a function names it looks at every module
 there is: with torch loaded that takes a millisecond or two.
+
+A function may lead back to itself, through its globals, its closure or its defaults. Pickle can follow such a circle where what
+closes it (a dictionary, a cell, a function's state) is filled only after it is made.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dis
 import functools
@@ -34,36 +36,56 @@ def has_a_home(function: Any) -> bool:
     return found is function
 
 
-def take_apart(function: FunctionType, namespaces: dict[int, dict[str, Any]]) -> tuple[Any, ...]:
-    """What pickle needs to make ``function`` again. ``namespaces``: those of this pickle so far, by the id of their original."""
-    code, space, cells = function.__code__, function.__globals__, function.__closure__ or ()
-    namespace = namespaces.get(id(space))
-    if namespace is None:
-        namespace = namespaces[id(space)] = {name: space[name] for name in _SURROUNDINGS if name in space}
+def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...]:
+    """What pickle needs to make ``function`` again."""
+    code, space, cells = function.__code__, function.__globals__, function.__closure__
     used = {name: space[name] for name in globals_of(code) if name in space}
-    parts = tuple(submodules(code, (*used.values(), *map(_content, cells))))
-    attributes = tuple([getattr(function, name) for name in _ATTRIBUTES])
-    return _begin, (code, namespace, len(cells)), (used, cells, parts, attributes, function.__dict__ or None), None, None, _complete
+    parts = tuple(submodules(code, (*used.values(), *map(_content, cells or ()))))
+    namespace, more = namespaces.share(space, used)
+    plain = FunctionType(code, space, closure=cells)
+    attributes = {
+        name: value for name in _ATTRIBUTES if (value := getattr(function, name)) is not getattr(plain, name) and value != {}
+    }
+    state = (function.__dict__, attributes) if function.__dict__ or attributes else None
+    return _put_together, (code, namespace, cells, more, parts), state
 
 
-def _begin(code: CodeType, namespace: dict[str, Any], cells: int) -> FunctionType:
-    """A function without all that may lead back to itself."""
-    namespace["__builtins__"] = builtins
-    return FunctionType(code, namespace, closure=tuple([CellType() for _ in range(cells)]))
-
-
-def _complete(function: FunctionType, state: tuple[Any, ...]) -> None:
-    used, cells, parts, attributes, own = state
+def _put_together(
+    code: CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, more: dict[str, Any], parts: tuple[str, ...]
+) -> FunctionType:
+    namespace.update(more)
     for part in parts:
         importlib.import_module(part)
-    function.__globals__.update(used)
-    for mine, theirs in zip(function.__closure__ or (), cells, strict=True):
-        with contextlib.suppress(ValueError):  # an empty one
-            mine.cell_contents = theirs.cell_contents
-    for name, value in zip(_ATTRIBUTES, attributes, strict=True):
-        setattr(function, name, value)
-    if own:
-        function.__dict__.update(own)
+    return FunctionType(code, namespace, closure=cells)
+
+
+class Namespaces:
+    """The globals that the functions of one pickle name: one dictionary there for each that they share here."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[dict[str, Any], set[str]]] = {}
+
+    def share(self, space: dict[str, Any], used: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The dictionary in place of ``space``, and what must be added to it for ``used``: pickle may be in the middle of it."""
+        if id(space) not in self._known:
+            first = {name: space[name] for name in _SURROUNDINGS if name in space} | used
+            self._known[id(space)] = first, set(first)
+        namespace, names = self._known[id(space)]
+        more = {name: value for name, value in used.items() if name not in names}
+        names.update(more)
+        return namespace, more
+
+
+def take_cell_apart(cell: CellType) -> tuple[Any, ...]:
+    """The same for one variable of a closure, which may be empty still."""
+    try:
+        return _cell, (), (None, {"cell_contents": cell.cell_contents})
+    except ValueError:
+        return _cell, ()
+
+
+def _cell() -> CellType:
+    return CellType()
 
 
 def take_cached_apart(cached: Any) -> tuple[Any, ...]:

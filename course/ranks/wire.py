@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -106,7 +106,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
-        self._namespaces: dict[int, dict[str, Any]] = {}
+        self._namespaces = functions.Namespaces()
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):  # whole, with the file that every traceback names, and ten times faster than in parts
@@ -116,6 +116,8 @@ class _Pickler(cloudpickle.Pickler):
             return NotImplemented
         if type(obj) is FunctionType and not functions.has_a_home(obj):
             return functions.take_apart(obj, self._namespaces)
+        if type(obj) is CellType:
+            return functions.take_cell_apart(obj)
         if type(obj) is functions.Cached and not functions.has_a_home(obj):
             return functions.take_cached_apart(obj)
         torch = sys.modules.get("torch")

@@ -71,6 +71,31 @@ def test_functions_of_one_notebook_share_their_variables():
     assert again(cell["count"])() == 6  # every time afresh
 
 
+def test_functions_of_one_closure_share_its_variables():
+    def make():
+        total = 5
+
+        def count():
+            nonlocal total
+            total += 1
+            return total
+
+        return count, lambda: total
+
+    count, read = again(make())
+    assert (count(), count(), read()) == (6, 7, 7)
+
+
+def test_a_function_may_be_among_its_own_defaults():
+    def work(n, steps=[]):  # noqa: B006
+        return n if not steps else steps[0](n - 1, ()) + 1
+
+    work.__defaults__[0].append(work)
+    made = again(work)
+    assert made(3) == 3
+    assert made.__defaults__[0][0] is made
+
+
 NESTED = """
 def outer():
     class Circle:
