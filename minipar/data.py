@@ -55,12 +55,12 @@ def corpus() -> bytes:
     """The text: Python's help topics, then standard library sources in order of their names, about four million bytes."""
     from pydoc_data.topics import topics
 
-    text = b"\n\n".join(topics[name].encode() for name in sorted(topics))
+    text = bytearray(b"\n\n".join(topics[name].encode() for name in sorted(topics)))  # grows in place: bytes would be copied
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         if len(text) >= CORPUS_BYTES:
             break
         text += b"\n\n" + path.read_bytes()
-    return text[:CORPUS_BYTES]
+    return bytes(text[:CORPUS_BYTES])
 
 
 def corpus_sha256() -> str:
