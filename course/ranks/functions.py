@@ -10,6 +10,7 @@ closes it (a dictionary, a cell, a function's state) is filled only after it is 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dis
 import functools
@@ -54,6 +55,7 @@ def _put_together(
     code: CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, more: dict[str, Any], parts: tuple[str, ...]
 ) -> FunctionType:
     namespace.update(more)
+    namespace["__builtins__"] = builtins  # C code that imports, such as torch.full, looks for them here
     for part in parts:
         importlib.import_module(part)
     return FunctionType(code, namespace, closure=cells)

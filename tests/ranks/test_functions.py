@@ -174,6 +174,11 @@ def test_a_cached_function_travels_and_starts_with_an_empty_cache(decorator):
     assert made.cache_parameters() == double.cache_parameters()
 
 
+def test_code_in_c_that_imports_finds_the_builtins():
+    cell = notebook("import time\ndef day(): return time.strptime('30', '%d').tm_mday")
+    assert again(cell["day"])() == 30
+
+
 def test_a_cached_function_may_name_itself():
     made = again(notebook(CACHED.format(decorator="cache"))["fibonacci"])
     assert made(80) == 23416728348467685
