@@ -168,6 +168,8 @@ class ForkServer:
 
     def stop(self) -> None:
         """End the server and its ranks now."""
+        if not self._up.done():
+            self._process.kill()  # it still imports, hears nothing, and has no ranks
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         try:

@@ -18,6 +18,15 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert not any(f"'{module}'" in out for module in ("torch", "IPython", "matplotlib", "plotly", "jupyterlab", "psutil"))
 
 
+@pytest.mark.parametrize(("words", "said"), [("['run', '--dp', 'x']", "torch yet: False\n"), ("['run', '--help']", "")])
+def test_a_run_starts_the_fork_server_before_it_loads_torch_itself(words: str, said: str) -> None:
+    told = "server.fork_server = lambda: print('torch yet:', 'torch' in sys.modules)"
+    program = f"import sys; from course import cli; from course.ranks import server; {told}\n"
+    program += f"try: cli.main({words})\nexcept SystemExit: pass"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.partition("usage")[0] == said
+
+
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["launch"])
