@@ -67,12 +67,14 @@ class Ledger(NamedTuple):
 
     records: tuple[Record, ...]
     waiting: Call | None
+    unwaited: tuple[Call, ...] = ()  # messages it has started and not waited for
 
 
 class _Channel:
     def __init__(self) -> None:
         self.count = self.digest = 0
         self.recent: deque[Call] = deque(maxlen=KEPT)
+        self.unwaited: dict[int, Call] = {}  # by number
 
 
 class _Depth(threading.local):
@@ -120,6 +122,20 @@ class Calls:
         self._slots.note(self.rank, to_text(call))
         return call
 
+    def opened(self, call: Call) -> None:
+        """``call`` is asynchronous."""
+        if call.side != COLLECTIVE:
+            known = self._channels[call.channel, call.side, call.members]
+            known.unwaited[call.number] = call
+            if len(known.unwaited) > KEPT:
+                del known.unwaited[next(iter(known.unwaited))]
+
+    def closed(self, call: Call) -> None:
+        """It was waited for."""
+        known = self._channels.get((call.channel, call.side, call.members))
+        if known is not None:  # else its group is gone
+            known.unwaited.pop(call.number, None)
+
     @contextlib.contextmanager
     def waiting(self, call: Call) -> Iterator[None]:
         """This rank may block in ``call``."""
@@ -155,7 +171,8 @@ class Calls:
                     Record(*key, channel.count, channel.digest, tuple(channel.recent))
                     for key, channel in list(self._channels.items())
                 )
-                return Ledger(records, self._waits[-1] if self._waits else None)
+                unwaited = tuple(call for channel in list(self._channels.values()) for call in list(channel.unwaited.values()))
+                return Ledger(records, self._waits[-1] if self._waits else None, unwaited)
         return Ledger((), None)
 
     def tally(self) -> tuple[Record, ...] | None:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from course.ranks.calls import COLLECTIVE, RECV, SEND, Call, Calls, user_line
+from minipar import unwaited
 from minipar.trace import COMM, tracer
 
 _calls: Calls | None = None  # set once this process is a rank
@@ -106,12 +107,16 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Describe
         call = calls.post(described, where)
         start = tracer.clock()
         if given.get("async_op") or name in ("isend", "irecv"):
+            if unwaited.kept:
+                unwaited.make_room(_ways(call))
             with calls.unseen():
                 work = plain(*args, **kwargs)
+            calls.opened(call)
             return None if work is None else Work(work, calls, call, None if through_comm else start, _sent(call, given))
         with tracer.blocked(), calls.waiting(call), calls.unseen():
             result = plain(*args, **kwargs)
             end = tracer.clock()
+        _passed(call)
         if not through_comm:
             _trace(call, start, end, _sent(call, given))
         return result
@@ -121,15 +126,17 @@ def _wrap(name: str, plain: Callable[..., Any], shape: Shape, describe: Describe
 
 
 class Work:
-    """What an asynchronous call returned, with a ``wait`` that is watched and traced."""
+    """What an asynchronous call returned, with a ``wait`` that is watched, and traced unless ``started`` is None."""
 
-    def __init__(self, work: Any, calls: Calls, call: Call, started: float | None, nbytes: float) -> None:
+    def __init__(self, work: Any, calls: Calls, call: Call, started: float | None, nbytes: float = 0) -> None:
         self._work, self._calls, self._call, self._started, self._nbytes = work, calls, call, started, nbytes
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         with tracer.blocked(), self._calls.waiting(self._call):
             done = self._work.wait(*args, **kwargs)
             end = tracer.clock()
+        self._calls.closed(self._call)
+        _passed(self._call)
         if self._started is not None:
             _trace(self._call, self._started, end, self._nbytes)
             self._started = None
@@ -137,6 +144,20 @@ class Work:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
+
+    def __del__(self) -> None:
+        call = self._call
+        if self._started is not None and call.side != COLLECTIVE:  # minipar.comm keeps its own
+            unwaited.keep(call.number, _ways(call), [Work(self._work, self._calls, call, None)])
+
+
+def _ways(call: Call) -> unwaited.Ways:
+    return frozenset([(call.channel, call.side, call.members)])
+
+
+def _passed(call: Call) -> None:
+    if unwaited.kept and call.side != COLLECTIVE and -1 not in call.members:  # those from any rank come in any order
+        unwaited.passed(call.number, _ways(call))
 
 
 def _group_name(group: Any) -> str | None:

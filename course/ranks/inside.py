@@ -107,6 +107,9 @@ class Rank:
         """Give up the process group, whose messages may be half delivered; variables stay."""
         import torch.distributed as dist
 
+        from minipar import unwaited
+
+        unwaited.forget()
         with self.calls.unseen():
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -153,7 +153,19 @@ def hang(scene: Scene) -> list[str]:
         lines += errors.code_line(where)
     missing = {peer: scene.waiting(rank) for rank in sorted(lost) for peer in sorted(lacking(rank, scene.waiting(rank), scene))}  # type: ignore[arg-type]
     lines += [f"rank {peer} {_absence(peer, call, scene, lost)}" for peer, call in missing.items() if call is not None]
-    return lines
+    return lines + [line for rank in sorted(lost) for line in _never_waited_for(rank, scene)]
+
+
+def _never_waited_for(rank: int, scene: Scene) -> list[str]:
+    """Messages that this rank let go and that are before, or behind, the one it is stuck in."""
+    call = scene.waiting(rank)
+    assert call is not None
+    way = (call.channel, call.side, call.members)
+    others = [c for c in scene.ledgers[rank].unwaited if (c.channel, c.side, c.members) == way and c.number != call.number]
+    if not others:
+        return []
+    told = f"rank {rank} has started {len(others)} more {others[0].op} this way and not waited for {'them' if others[1:] else 'it'}"
+    return [f"{told}, {errors.place(others[0].where)}", *errors.code_line(others[0].where)]
 
 
 def _absence(peer: int, call: Call, scene: Scene, lost: set[int]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-from minipar import pacing
+from minipar import pacing, unwaited
 from minipar.comm.pending import Pending, finished, to_wire, waiting, watched
 from minipar.mesh import Axis, world
 from minipar.trace import COMM, now, tracer
 
 Message = tuple[torch.Tensor, int]  # a tensor and the rank, within the axis, at the other end
+_numbers = itertools.count()  # in the order in which exchanges are started
 
 
 def async_exchange(sends: Sequence[Message] = (), recvs: Sequence[Message] = (), axis: Axis | None = None) -> Pending:
@@ -51,9 +53,13 @@ class Exchange(Pending):
 
     def __init__(self, sends: Sequence[Message], recvs: Sequence[Message], axis: Axis) -> None:
         self._axis, self._phase, self._waited = axis, tracer.phase, False
+        self._works = []  # none yet, and perhaps none ever
         self._recvs = recvs
         self._out = [(to_wire(x.detach() if x.requires_grad else x, axis), peer) for x, peer in sends]
         self._into = [(to_wire(x, axis), peer) for x, peer in recvs]
+        if unwaited.kept:
+            unwaited.make_room(self._ways())
+        self._number = next(_numbers)
         self._works = self._start()  # kept: dropping one at once waits for gloo's thread to let go of it
 
     def wait(self) -> list[torch.Tensor]:
@@ -67,8 +73,18 @@ class Exchange(Pending):
             if tracer.enabled:
                 self._trace(times)
             self._value = [x if wire is x else x.copy_(wire) for (x, _), (wire, _) in zip(self._recvs, self._into, strict=True)]
+            if unwaited.kept:
+                unwaited.passed(self._number, self._ways())
             self._out.clear()  # the sent tensors were kept alive until here
         return self._value
+
+    def __del__(self) -> None:
+        if self._works and not self._waited:
+            unwaited.keep(self._number, self._ways(), self._works)
+
+    def _ways(self) -> unwaited.Ways:
+        group = self._axis.group
+        return frozenset([(group, "to", peer) for _, peer in self._out] + [(group, "from", peer) for _, peer in self._into])
 
     def _start(self) -> list[dist.Work]:
         return start(self._out, self._into, self._axis)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course.ranks import RankError, RanksStuck
-from minipar import comm
+from minipar import comm, unwaited
 from tests.ranks.moments import until
 
 N = 4
@@ -115,6 +115,41 @@ def test_an_exchange_that_nobody_answers(pool):
     text = _explanation(pool, work)
     assert "rank 0 waits in" in text
     assert "rank 1 never came to send that message: it has returned" in text
+
+
+@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.parametrize("call", ["comm", "torch"])
+def test_a_message_that_went_to_a_receive_that_nobody_waits_for(pool, call, waited):
+    def work():
+        if dist.get_rank() == 0:
+            x = torch.ones(3)
+            started = comm.async_exchange([], [(x, 1)]) if call == "comm" else dist.irecv(x, 1)  # before
+            if waited:
+                started.wait()
+            del started
+            comm.recv(x, 1)
+        if dist.get_rank() == 1:
+            comm.send(torch.ones(3), 0)
+
+    text = _explanation(pool, work)
+    assert "rank 0 waits in irecv(float32[3], from rank 1), line" in text
+    assert "rank 1 never came to send that message" in text
+    assert ("rank 0 has started 1 more irecv this way and not waited for it, line" in text) == (not waited)
+    assert ("# before" in text) == (not waited)
+
+
+def test_more_sends_that_nobody_waits_for_than_are_kept(pool):
+    def work():
+        if dist.get_rank() == 0:
+            for _ in range(unwaited.MOST + 1):
+                comm.async_exchange([(torch.ones(3), 1)])  # let go
+        comm.barrier()
+
+    text = _explanation(pool, work)
+    assert "rank 0 waits in isend(float32[3], to rank 1), line" in text
+    assert "rank 1 has not come to receive that message: it waits in all_reduce itself" in text
+    assert f"rank 0 has started {unwaited.MOST - 1} more isend this way and not waited for them, line" in text
+    assert "# let go" in text
 
 
 def test_a_wait_for_a_message_of_the_wrong_size(pool):

@@ -1,0 +1,127 @@
+"""Calls that are started and that nobody waits for: what follows them arrives all the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minipar import comm, unwaited
+from minipar.mesh import world
+
+LARGE = 1_000_000  # elements; more than a socket takes at once
+
+
+def let_go_of(side: str) -> float:
+    """Rank 0 sends two messages, rank 1 receives them; what is started first on this ``side`` is let go before it can be over."""
+    sender = world().rank == 0
+    first, second = (torch.full((LARGE,), float(i)) if sender else torch.zeros(LARGE) for i in (1, 2))
+
+    def start(x: torch.Tensor) -> comm.Pending:
+        return comm.async_exchange([(x, 1)], []) if sender else comm.async_exchange([], [(x, 0)])
+
+    if sender == (side == "sent"):
+        start(first)
+        comm.barrier()
+        start(second).wait()
+    else:
+        comm.barrier()
+        start(first).wait()
+        start(second).wait()
+    comm.barrier()
+    return second[-1].item()
+
+
+@pytest.mark.parametrize("side", ["sent", "received"])
+def test_a_message_that_nobody_waits_for_does_not_hold_up_the_next_one(ranks, side):
+    assert ranks(2).run(let_go_of, side, timeout=90) == [2.0, 2.0]
+
+
+def let_go_of_torch_s_own(side: str) -> float:
+    sender = dist.get_rank() == 0
+    first, second = (torch.full((LARGE,), float(i)) if sender else torch.zeros(LARGE) for i in (1, 2))
+    start: Callable = (lambda x: dist.isend(x, 1)) if sender else (lambda x: dist.irecv(x, 0))
+    if sender == (side == "sent"):
+        start(first)
+        dist.barrier()
+        start(second).wait()
+    else:
+        dist.barrier()
+        start(first).wait()
+        start(second).wait()
+    dist.barrier()
+    return second[-1].item()
+
+
+@pytest.mark.parametrize("side", ["sent", "received"])
+def test_a_message_of_torch_s_own_calls_that_nobody_waits_for_does_not_either(ranks, side):
+    assert ranks(2).run(let_go_of_torch_s_own, side, timeout=90) == [2.0, 2.0]
+
+
+def many_around() -> tuple[int, int, float]:
+    """How many tensors live after 1000 exchanges that nobody waited for, how many after one that somebody did; and what came."""
+    axis = world()
+    alive: list[weakref.ref] = []
+    for i in range(1000):
+        x = torch.full((10,), float(i))
+        alive.append(weakref.ref(x.untyped_storage()))
+        comm.async_exchange([(x, 1 - axis.rank)], [(torch.empty(10), 1 - axis.rank)])
+    del x
+    before = len(unwaited.kept)
+    last = torch.empty(10)
+    comm.exchange([(torch.full((10,), 1000.0), 1 - axis.rank)], [(last, 1 - axis.rank)])
+    gc.collect()
+    return before, len(unwaited.kept), last[0].item()
+
+
+def test_messages_that_are_over_are_not_kept(ranks):
+    for before, after, last in ranks(2).run(many_around, timeout=90):
+        assert before <= unwaited.MOST
+        assert after == 0
+        assert last == 1000
+
+
+def let_go_and_return() -> int:
+    other = 1 - world().rank
+    comm.async_exchange([(torch.ones(LARGE), other)], [(torch.empty(LARGE), other)])
+    return len(unwaited.kept)
+
+
+def kept_and_exchanged() -> tuple[int, float]:
+    other, kept = 1 - world().rank, len(unwaited.kept)
+    return kept, comm.exchange([(torch.full((3,), 5.0), other)], [(torch.zeros(3), other)])[0][0].item()
+
+
+def test_a_message_that_a_run_let_go_does_not_reach_the_next_one(ranks):
+    pool = ranks(2)
+    assert pool.run(let_go_and_return) == [1, 1]
+    assert pool.run(kept_and_exchanged, timeout=90) == [(1, 5.0)] * 2
+
+
+def let_go_of_what_nobody_receives() -> None:
+    if world().rank == 0:
+        comm.async_exchange([(torch.ones(3), 1)], [])
+
+
+def test_a_message_of_a_process_group_that_is_given_up_is_not_kept(ranks):
+    pool = ranks(2)
+    pool.run(let_go_of_what_nobody_receives)  # so the ranks make a new group
+    assert pool.run(kept_and_exchanged) == [(0, 5.0)] * 2
+
+
+def every_collective_let_go() -> float:
+    x = torch.ones(LARGE)
+    for _ in range(3):
+        comm.async_all_reduce_(x.clone())
+        comm.async_all_gather(x)
+        comm.async_reduce_scatter(x)
+        comm.async_all_to_all(x)
+    return comm.all_reduce(torch.ones(1)).item()
+
+
+def test_collectives_that_nobody_waits_for_do_not_hold_up_the_next_one(ranks):
+    assert ranks(2).run(every_collective_let_go, timeout=90) == [2.0, 2.0]
