@@ -37,7 +37,7 @@ class ForkServer:
         self._buffer = b""
         self._on_death: dict[int, Callable[[int], None]] = {}  # pid -> called with its exit code
         self._unclaimed: dict[int, int] = {}  # deaths nobody asked about yet
-        self.on_interrupt: set[Callable[[], None]] = set()
+        self.on_interrupt: set[Callable[[float], None]] = set()  # called with the time of an interrupt, which may be over
         self.alive = True
         self.log = strays.home() / "zygote.log"
         environment = _environment()
@@ -140,7 +140,7 @@ class ForkServer:
                 callback(message["status"])
         elif event == "interrupt":
             for stop in list(self.on_interrupt):
-                stop()
+                stop(message["time"])
 
     def _hand_over(self, ticket: Future[int], pid: int) -> None:
         try:

@@ -19,6 +19,8 @@ import socket
 import sys
 from collections.abc import Iterable
 
+from minipar.trace import now
+
 PRELOAD = (
     "cloudpickle",
     "numpy",
@@ -54,7 +56,7 @@ class Zygote:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, lambda *_: self._tell(event="interrupt"))  # Jupyter interrupts the whole process group
+        signal.signal(signal.SIGINT, lambda *_: self._tell(event="interrupt", time=now()))  # Jupyter's, to the process group
         signal.signal(signal.SIGTERM, lambda *_: self._leave())
 
     def _leave(self) -> None:

@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
@@ -17,9 +19,10 @@ import pytest
 import torch.distributed as dist
 
 import course.ranks.pool
-from course.ranks import RankError, RanksInterrupted, recovery
+from course.ranks import RankError, RanksInterrupted, RanksStopped, recovery
 from course.ranks.hub import Hub, send_to_all
 from course.ranks.pool import Pool
+from minipar import trace
 from tests.ranks.moments import until
 
 
@@ -48,6 +51,36 @@ def test_an_interrupt_while_the_ranks_are_being_told_ends_the_run(ranks, monkeyp
 
 def _sleep(_: bytes) -> None:
     time.sleep(60)
+
+
+def test_an_interrupt_ends_the_run_that_was_there_when_it_came_and_no_later_one(ranks):
+    """The fork server tells of it late, when a learner has started the next cell at once."""
+    pool, handle = ranks(2), ranks(2)._pool.server._handle
+    pool.run(int)
+    before = trace.now()
+    run = pool.start(_sleep, b"")
+    pool._pool.hub.post(lambda: handle({"event": "interrupt", "time": before}))
+    done = threading.Event()
+    pool._pool.hub.post(done.set)
+    assert done.wait(60)
+    assert not pool._pool.busy_until_recovered
+    pool._pool.hub.post(lambda: handle({"event": "interrupt", "time": trace.now()}))
+    with pytest.raises(RanksStopped, match="was interrupted"):
+        run.result()
+    assert pool.run(dist.get_rank) == [0, 1]
+
+
+def test_a_fork_server_says_when_an_interrupt_came(ranks):
+    pool, moments = ranks(1), SimpleQueue()
+    pool.run(int)
+    server = pool._pool.server
+    server.on_interrupt.add(moments.put)
+    try:
+        before = trace.now()
+        os.kill(server._process.pid, signal.SIGINT)
+        assert before <= moments.get(timeout=60) <= trace.now()
+    finally:
+        server.on_interrupt.discard(moments.put)
 
 
 def test_a_rank_that_is_gone_does_not_keep_the_others_from_being_told():
