@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -122,10 +123,9 @@ class Job:
             block, member = divmod(own, self.ep)
             within = range(block * self.ep, (block + 1) * self.ep) if axis == "ep" else range(member, per_stage, self.ep)
             return tuple(start * per_stage + other for other in within)
-        free = set(DENSE if axis == "world" else axis.split("+"))
-        return tuple(
-            r for r in range(self.ranks) if all(getattr(self.place(r), a) == getattr(place, a) for a in DENSE if a not in free)
-        )
+        free = DENSE if axis == "world" else axis.split("+")
+        along = [range(self._sizes[a]) if a in free else (own,) for a, own in zip(DENSE, place, strict=True)]
+        return tuple(self.rank(Place(*each)) for each in product(*along))
 
     def rows_of(self, place: Place) -> list[int]:
         """Rows of each microbatch on this rank; what does not divide goes to the first."""

@@ -175,6 +175,21 @@ def test_told_who_chose_whom_also_the_bytes_to_experts_are_those_counted(name: s
         bytes_by_axis(job, [[0.5] * 4] * 4)  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("axis", ["pp", "dp", "cp", "tp", "dp+cp", "pp+tp", "world"])
+def test_a_line_of_the_mesh_is_found_without_a_look_at_all_ranks(axis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(CONFIG, dp=3, pp=2, cp=2, tp=4)
+    own = [name for name in ("pp", "dp", "cp", "tp") if name not in axis.split("+") and axis != "world"]
+    lines: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(job.places()):
+        lines.setdefault(tuple(getattr(place, name) for name in own), []).append(rank)
+    first, counted = job.place(0), Counter[str]()
+    plain = Job.rank
+    monkeypatch.setattr(Job, "place", lambda *_: pytest.fail("looked at another rank"))
+    monkeypatch.setattr(Job, "rank", lambda *of: (counted.update(["rank"]), plain(*of))[1])
+    assert list(job.line(axis, first)) == lines[tuple(getattr(first, name) for name in own)]
+    assert counted["rank"] == job.size(axis)
+
+
 def test_a_slow_link_between_nodes_is_charged_to_the_axes_that_cross_it() -> None:
     job, _ = LAYOUTS["dp2 x tp2, by sequence"]
     by_link = bytes_by_link(job, TWO_NODES)
