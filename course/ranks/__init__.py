@@ -16,7 +16,9 @@ How the files fit together::
     magic.py     %%ranks                              zygote.py    the fork server: torch imported, no CUDA
     strays.py    records, and the clean-up            uncompiled.py  optimizers that load no compiler
                                                       slots.py     what each rank does now, in shared memory
-                                                      wire.py      frames and pickles
+    culprit.py   names what cannot be sent            wire.py      frames and pickles
+                                                      functions.py   a notebook's functions, taken apart and made again
+                                                      special.py   other things that a notebook defines, likewise
 """
 
 from importlib import import_module

@@ -41,7 +41,7 @@ def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...
     """What pickle needs to make ``function`` again."""
     code, space, cells = function.__code__, function.__globals__, function.__closure__
     used = {name: space[name] for name in globals_of(code) if name in space}
-    parts = tuple(submodules(code, (*used.values(), *map(_content, cells or ()))))
+    parts = tuple(submodules(code, (*used.values(), *map(content_of, cells or ()))))
     namespace, more = namespaces.share(space, used)
     plain = FunctionType(code, space, closure=cells)
     attributes = {
@@ -135,6 +135,6 @@ def _parts(package: str, names: frozenset[str]) -> Iterator[str]:
             yield from _parts(part, names)
 
 
-def _content(cell: Any) -> Any:
+def content_of(cell: Any) -> Any:
     with contextlib.suppress(ValueError):  # an empty one
         return cell.cell_contents

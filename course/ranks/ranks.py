@@ -169,34 +169,12 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
     try:
         return wire.dumps((function, args))
     except Exception as error:
-        culprit = _culprit(function, args)
+        from course.ranks.culprit import culprit
+
         raise TypeError(
-            f"{culprit} cannot be sent to the ranks: {error}. Pass plain data, tensors or modules, and open files, locks, "
-            "connections and generators inside the function"
+            f"{culprit(function, args)} cannot be sent to the ranks: {error}. Pass plain data, tensors or modules, and make locks, "
+            "connections, generators and compiled functions inside the function"
         ) from None
-
-
-def _culprit(function: Any, args: tuple[Any, ...]) -> str:
-    """The name of the first thing that cannot be pickled."""
-    for i, arg in enumerate(args):
-        if not _travels(arg):
-            return f"argument {i + 1} ({type(arg).__name__})"
-    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-    if code is not None:
-        names = dict(zip(code.co_freevars, (c.cell_contents for c in cells), strict=False))
-        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        for name, value in {**used, **names}.items():
-            if not _travels(value):
-                return f"the variable {name!r} ({type(value).__name__}), which the function uses,"
-    return "this function"
-
-
-def _travels(value: Any) -> bool:
-    try:
-        wire.dumps(value)
-    except Exception:
-        return False
-    return True
 
 
 def _announce() -> None:

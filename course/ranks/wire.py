@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from course.ranks import functions
+from course.ranks import functions, special
 
 HEADER = struct.Struct("!BIQ")
 
@@ -95,7 +95,7 @@ class Reader:
 
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
-_REBUILDERS = (functions.__name__, "cloudpickle.cloudpickle", "marshal")  # both sides have their functions
+_REBUILDERS = (functions.__name__, special.__name__, "cloudpickle.cloudpickle", "marshal")  # both sides have their functions
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -115,7 +115,7 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, _FUNCTIONS) and obj.__module__ in _REBUILDERS:
             return NotImplemented
         if type(obj) is FunctionType and not functions.has_a_home(obj):
-            return functions.take_apart(obj, self._namespaces)
+            return special.take_dispatcher_apart(obj) if special.dispatches(obj) else functions.take_apart(obj, self._namespaces)
         if type(obj) is CellType:
             return functions.take_cell_apart(obj)
         if type(obj) is functions.Cached and not functions.has_a_home(obj):
@@ -123,7 +123,10 @@ class _Pickler(cloudpickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):
             return _rebuild_tensor, _tensor_parts(torch, obj)
-        return super().reducer_override(obj)
+        if (parts := special.take_apart(obj)) is not None:
+            return parts
+        parts = super().reducer_override(obj)
+        return special.with_slots(obj, parts) if isinstance(parts, tuple) and special.has_slots(obj) else parts
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:

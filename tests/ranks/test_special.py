@@ -1,0 +1,145 @@
+"""What a notebook defines does on the ranks what it does here, and comes back."""
+
+from __future__ import annotations
+
+import functools
+import typing
+
+import pytest
+
+from course.ranks import wire
+from tests.ranks.test_functions import again, notebook
+
+SHAPES = """
+import functools
+
+@functools.singledispatch
+def depth(x):
+    return 0
+
+@depth.register
+def _(x: list):
+    return 1 + max(map(depth, x), default=0)
+
+@depth.register(tuple)
+def of_tuple(x):
+    return 10 + depth(list(x))
+
+class Square:
+    def __init__(self, side):
+        self.side = side
+
+    @functools.cached_property
+    def area(self):
+        return self.side * self.side
+
+    @functools.singledispatchmethod
+    def scaled(self, by):
+        return None
+
+    @scaled.register
+    def _(self, by: int):
+        return Square(self.side * by)
+"""
+
+
+def test_a_function_for_several_types_keeps_them_apart_and_may_name_itself():
+    made = again(notebook(SHAPES)["depth"])
+    assert (made(3), made([[], [[]]]), made(([],))) == (0, 3, 12)
+    made.register(str, lambda x: "text")
+    assert made("") == "text"
+
+
+def test_properties_and_methods_of_functools_come_along():
+    square = again(notebook(SHAPES)["Square"](3))
+    assert square.area == 9
+    assert "area" in vars(square)
+    assert square.scaled(2).area == 36
+
+
+SLOTS = """
+import dataclasses, enum
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+class Named:
+    __slots__ = "name"
+
+class More(Named):
+    __slots__ = ("kind", "__weakref__")
+
+class Any(Named):
+    pass
+
+class Level(enum.IntEnum):
+    __slots__ = ()
+    LOW = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("Named", {"name": 1}), ("More", {"name": 1, "kind": 2}), ("Any", {"name": 1, "other": 3})]
+)
+def test_an_object_with_slots_is_the_same_there(monkeypatch, name, values):
+    one = notebook(SLOTS)[name]()
+    for key, value in values.items():
+        setattr(one, key, value)
+    made = _of_another_process(one, monkeypatch)
+    assert type(made) is not type(one)
+    assert {key: getattr(made, key) for key in values} == values
+    assert hasattr(made, "__dict__") == hasattr(one, "__dict__")
+
+
+def _of_another_process(obj, monkeypatch):
+    """Else a class is recognised, and not made again."""
+    from cloudpickle import cloudpickle
+
+    data = wire.dumps(obj)
+    monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+    return wire.loads(data)
+
+
+def test_an_enum_with_slots_is_one_there_too():
+    level = again(notebook(SLOTS)["Level"])
+    assert level.LOW is level(1)
+
+
+def test_an_object_with_slots_comes_back_from_the_ranks(ranks):
+    space = notebook(SLOTS + "def work(x): return Point(x, y=2), Named()")
+    point, named = ranks(1).run(space["work"], 1)[0]
+    assert point == space["Point"](1, 2)
+    assert type(named) is space["Named"]
+
+
+TYPES = """
+from typing import NewType, ParamSpec, TypeVar, TypeVarTuple
+Seconds = NewType("Seconds", float)
+P, T, Ts = ParamSpec("P"), TypeVar("T"), TypeVarTuple("Ts")
+
+def wait(time: Seconds, *given: P) -> tuple[T, Ts]:
+    return Seconds(time + 1)
+"""
+
+
+def test_a_function_takes_the_types_of_its_annotations_along():
+    space = {"__name__": "__main__"}
+    exec(compile(TYPES, "a cell", "exec", dont_inherit=True), space)  # this file's own annotations are text
+    made = again(space["wait"])
+    assert made(1) == 2
+    kinds = {name: made.__annotations__[name] for name in ("time", "given")}
+    assert [(kind.__name__, kind.__module__, type(kind)) for kind in kinds.values()] == [
+        ("Seconds", "__main__", typing.NewType),
+        ("P", "__main__", typing.ParamSpec),
+    ]
+    assert kinds["time"].__supertype__ is float
+
+
+def test_a_type_of_a_module_goes_by_name():
+    assert again(Metres) is Metres
+    assert again(functools.cached_property) is functools.cached_property
+
+
+Metres = typing.NewType("Metres", float)
