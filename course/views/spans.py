@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,15 @@ class Row(NamedTuple):
     depth: int  # 0, or n for the n-th transfer at the same time
 
 
+@dataclass(slots=True)
+class Track:
+    """The end of a row while it fills: its index, and its last span's end and name."""
+
+    row: int
+    end: float
+    name: str
+
+
 @dataclass
 class Packer:
     """Turns spans into rows of numbers, in the order they come. Rows are opened as they are needed."""
@@ -44,8 +53,8 @@ class Packer:
     labels: list[Label] = field(default_factory=list)
     receiving: set[int] = field(default_factory=set)  # rows whose first span is a receive
     _row_of: dict[Row, int] = field(default_factory=dict)
-    _last: dict[tuple[int, str], list[tuple[float, str]]] = field(default_factory=dict)  # of each row its last span's end and name
-    _label_of: dict[Label, int] = field(default_factory=dict)
+    _tracks: dict[tuple[int, str], list[Track]] = field(default_factory=dict)  # by rank and lane
+    _label_of: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def numbers(self, spans: Iterable[Span], critical: frozenset[Span] = frozenset()) -> np.ndarray:
         """The spans as an array ``[spans, columns]``. Spans of one row that come in order of time never overlap."""
@@ -58,15 +67,22 @@ class Packer:
 
     def _row(self, s: Span) -> int:
         """A free row, if there is one: behind a span of the same name, so that sends stay beside sends."""
-        last = self._last.setdefault((s.rank, s.lane), [])
-        slack = 1e-9 * abs(s.start)
-        free = [depth for depth, (end, _) in enumerate(last) if end <= s.start + slack]
-        depth = next((depth for depth in free if last[depth][1] == s.name), free[0] if free else len(last))
-        last[depth : depth + 1] = [(s.end, s.name)]
+        tracks = self._tracks.setdefault((s.rank, s.lane), [])
+        start = s.start + 1e-9 * abs(s.start)
+        free = [track for track in tracks if track.end <= start]
+        if not free:
+            return self._begin(tracks, s)
+        track = next((track for track in free if track.name == s.name), free[0])
+        track.end, track.name = s.end, s.name
+        return track.row
+
+    def _begin(self, tracks: list[Track], s: Span) -> int:
+        """One more row for this rank and lane, with ``s`` in it."""
         known = len(self.rows)
-        row = self.open(Row(s.rank, s.lane, depth))
+        row = self.open(Row(s.rank, s.lane, len(tracks)))
         if row == known and s.name == "recv":
             self.receiving.add(row)
+        tracks.append(Track(row, s.end, s.name))
         return row
 
     def open(self, row: Row) -> int:
@@ -77,10 +93,10 @@ class Packer:
         return self._row_of[row]
 
     def _label(self, s: Span) -> int:
-        label = Label(s.name, s.lane, s.axis, s.phase, s.peers)
+        label = s.name, s.lane, s.axis, s.phase, s.peers
         if label not in self._label_of:
             self._label_of[label] = len(self.labels)
-            self.labels.append(label)
+            self.labels.append(Label(*label))
         return self._label_of[label]
 
 
