@@ -152,10 +152,8 @@ class Pool:
         self.hub.post(lambda: self.trouble(run, Trouble(why)))
 
     def kernel_interrupted(self, moment: float) -> None:
-        """The fork server tells, and perhaps late: a run that started after that ``moment`` was not meant."""
-        run = self.run
-        if run is not None and run.started <= moment:
-            self.trouble(run, Trouble("interrupted"))
+        if self.run is not None and self.run.started <= moment:  # the fork server tells late: a run that started since is not meant
+            self.trouble(self.run, Trouble("interrupted"))
 
     def join_order(self, rank: int, store: Path) -> dict[str, Any]:
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

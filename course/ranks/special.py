@@ -32,7 +32,10 @@ def _dispatcher_again(function: Callable[..., Any], others: tuple[tuple[type, Ca
 
 
 def has_slots(obj: Any) -> bool:
-    return isinstance(obj, type) and "__slots__" in obj.__dict__ and not issubclass(obj, Enum)
+    """Not those of an enum or a named tuple, which see to that themselves."""
+    if not isinstance(obj, type) or "__slots__" not in obj.__dict__:
+        return False
+    return not issubclass(obj, Enum) and typing.NamedTuple not in getattr(obj, "__orig_bases__", ())
 
 
 def with_slots(kind: type, parts: Parts) -> Parts:

@@ -59,6 +59,8 @@ def test_properties_and_methods_of_functools_come_along():
 
 SLOTS = """
 import dataclasses, enum
+from collections import namedtuple
+from typing import NamedTuple
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class Point:
@@ -77,6 +79,12 @@ class Any(Named):
 class Level(enum.IntEnum):
     __slots__ = ()
     LOW = 1
+
+class Pair(NamedTuple):
+    left: int
+    right: int = 2
+
+Bare = namedtuple("Bare", "left right")
 """
 
 
@@ -105,6 +113,15 @@ def _of_another_process(obj, monkeypatch):
 def test_an_enum_with_slots_is_one_there_too():
     level = again(notebook(SLOTS)["Level"])
     assert level.LOW is level(1)
+
+
+@pytest.mark.parametrize("name", ["Pair", "Bare"])
+def test_a_named_tuple_is_one_there_too(monkeypatch, name):
+    one = notebook(SLOTS)[name](1, 2)
+    made = _of_another_process(one, monkeypatch)
+    assert type(made) is not type(one)
+    assert made == one == made._replace(right=2)
+    assert made._fields == ("left", "right")
 
 
 def test_an_object_with_slots_comes_back_from_the_ranks(ranks):
