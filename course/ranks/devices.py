@@ -18,16 +18,10 @@ def choose_device(wanted: str, rank: int, size: int) -> tuple[Any, str, int]:
 
 
 def pace(hardware: Any, rank: int) -> None:
-    """Have minipar make every call last as long as it would on ``hardware``; None for as fast as this machine goes."""
-    from minipar import comm
+    """Have minipar make every call last as long as it would on ``hardware``; None for as fast as this machine goes.
 
-    comm.pace(hardware, rank)
-
-
-def pace_anew() -> None:
-    """Whatever an earlier run left under way, or was late: the links are free and this machine is on time."""
+    Whatever an earlier run left under way, was late, or paced by itself: the links are free and this machine is on time.
+    """
     from minipar import pacing
 
-    pacer = pacing.current()
-    if pacer is not None:
-        pacing.pace(pacer.cluster, pacer.rank)
+    pacing.pace(hardware, rank)

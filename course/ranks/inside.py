@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from course.ranks import calls, wire
-from course.ranks.devices import choose_device, pace, pace_anew
+from course.ranks.devices import choose_device, pace
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
 from course.ranks.slots import IDLE, RUNNING, Slots
@@ -42,6 +42,7 @@ class Rank:
         self.run_id = -1
         self.rank, self.size = -1, 0
         self.device: Any = None
+        self.hardware: Any = None  # that every run is paced by
         self.slots: Slots
         self.calls: calls.Calls
         self.is_joined: Callable[[], bool]
@@ -100,7 +101,7 @@ class Rank:
             if backend != "gloo":
                 dist.barrier()
         self.calls.reset()
-        pace(wire.loads(hardware) if hardware else None, self.rank)
+        self.hardware = wire.loads(hardware) if hardware else None
         return {"device": str(self.device), "backend": backend, "gpus": gpus}
 
     def leave_group(self) -> None:
@@ -125,7 +126,7 @@ class Rank:
             if wire.working_folder() != folder:
                 os.chdir(folder)
         tracer.drain()
-        pace_anew()
+        pace(self.hardware, self.rank)
         self.slots.write(self.rank, RUNNING)
         fault, result = self._call(body)
         if self.is_copy:  # of os.fork in the function: only the rank itself answers

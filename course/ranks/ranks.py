@@ -32,6 +32,7 @@ class Ranks:
 
     ``device``: "auto" (a GPU for each rank over NCCL; else shared GPUs, else the CPU, over gloo), "cpu" or "cuda".
     ``hardware``: a preset name or a ``minipar.hardware.Cluster``: every call then lasts as long as it would there (*paced*).
+    A pace that a function sets itself (``comm.pace``) ends with its run.
 
     Functions and arguments travel by value. Variables that should outlive a call live in ``%%ranks`` cells. Whatever goes wrong
     ends in an error that says which rank, which line and what to do, and in idle ranks.

@@ -283,6 +283,32 @@ def test_what_a_paced_run_left_on_its_links_does_not_hold_up_the_next_one():
             assert max(pool.run(_seconds_until_the_link_is_free, torch.ones(2_500_000))) <= 0  # 10 MB: 0.2 s on Wi-Fi
 
 
+def _paced_by_the_learner(hardware: str | None) -> None:
+    comm.pace(hardware, comm.world().rank)
+
+
+def _pace() -> str | None:
+    pacer = pacing.current()
+    return None if pacer is None else pacer.cluster.name
+
+
+def test_the_pace_that_a_run_sets_ends_with_it(ranks):
+    """The label of a run is that of its ranks."""
+    pool = ranks(2)
+    pool.run(_paced_by_the_learner, "laptop-wifi")
+    assert pool.run(_pace) == [None, None]
+    pool.run_cell("from minipar import comm; comm.pace('laptop-wifi', rank)")
+    assert pool.run(_pace) == [None, None]
+
+
+def test_ranks_that_a_run_has_unpaced_are_paced_in_the_next_one():
+    from course import Ranks
+
+    with Ranks(2, hardware="laptop-wifi") as pool:
+        pool.run(_paced_by_the_learner, None)
+        assert pool.run(_pace) == ["laptop-wifi"] * 2
+
+
 def test_a_line_that_comes_in_pieces_is_printed_whole_and_once():
     echo = Echo()
     for text in ("one ", "li", "ne\nanother", " 10 %\r", "another 20 %", "\nno end", " yet"):
