@@ -18,6 +18,7 @@ clock; where it is slower, a run lasts longer to watch, and its paced times are 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,15 @@ def pace(hardware: str | Cluster | None, rank: int = 0) -> None:
     global _current
     _current = None if hardware is None else Pacer(cluster(hardware), rank)
     tracer.clock = host_clock if _current is None else _current.clock
+
+
+def _start_anew() -> None:
+    """In a process forked from a paced rank: what its own threads queue counts there, not what those of the rank do."""
+    if _current is not None:
+        pace(_current.cluster, _current.rank)
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def current() -> Pacer | None:

@@ -1,5 +1,7 @@
 """Paced ranks on a machine that is late, slow or busy: paced times stay the model's, and what a rank itself does still counts."""
 
+import os
+
 import pytest
 
 from minipar import pacing, processor, trace
@@ -182,3 +184,23 @@ def test_time_in_the_queue_is_read_where_the_system_counts_it(tmp_path, monkeypa
         stat.write_text(text)
     monkeypatch.setattr(processor, "SCHEDSTAT", str(stat))
     assert processor.queued(processor.Queue()) == seconds
+
+
+def test_a_forked_process_counts_what_it_queues_itself(monkeypatch, tmp_path):
+    stat = tmp_path / "schedstat"
+    monkeypatch.setattr(processor, "SCHEDSTAT", str(stat))
+    stat.write_text("1 2000000000 3")
+    pacing.pace(HARDWARE, 0)
+    try:
+        stat.unlink()
+        stat.write_text("1 5000000000 3")  # that of the other process: another file
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(int(processor.queued(pacing.current()._queue)))
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        assert processor.queued(pacing.current()._queue) == 2
+    finally:
+        pacing.pace(None)
