@@ -79,11 +79,11 @@ class Timeline:
             rows[span.rank].append(span)
         return dict(rows)
 
-    @property
+    @cached_property
     def start(self) -> float:
         return min((s.start for s in self.spans), default=0.0)
 
-    @property
+    @cached_property
     def makespan(self) -> float:
         """Seconds from the first start to the last end over all ranks."""
         return max((s.end for s in self.spans), default=0.0) - self.start

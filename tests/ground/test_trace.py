@@ -4,6 +4,7 @@ import itertools
 import json
 import pickle
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,6 +41,20 @@ def test_an_idle_rank_counts_as_bubble() -> None:
 def test_an_empty_timeline_has_no_length_and_no_bubble() -> None:
     timeline = Timeline([], ranks=2)
     assert (timeline.makespan, timeline.span, timeline.bubble, timeline.peak_activations) == (0, 0, 0, [0, 0])
+
+
+def test_who_asks_again_and_again_for_start_and_length_does_not_go_through_all_spans_again() -> None:
+    class Counted(list[Span]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[Span]:
+            Counted.looks += 1
+            return super().__iter__()
+
+    timeline = Timeline(Counted([compute(0, "F", 1, 3), compute(1, "B", 2, 5)]), ranks=2)
+    asked = [(timeline.start, timeline.makespan, *timeline.breakdown(0)) for _ in range(50)]
+    assert asked == [(1, 4, 2, 0, 2, 4)] * 50
+    assert 0 < Counted.looks < 10
 
 
 def test_work_communication_and_idle_add_up_to_the_wall_time() -> None:
