@@ -17,37 +17,45 @@ import torch
 from torch import Tensor, nn
 
 
-class Kept:
-    """Bytes of tensors that autograd keeps between forward and backward. ``now`` and ``most`` are in bytes."""
+class Storages:
+    """The memory of tensors, counted once from when it is met until nobody holds it. ``now`` and ``most`` are in bytes."""
 
-    def __init__(self, ignored: Iterable[Tensor] = ()) -> None:
+    def __init__(self) -> None:
         self.now = 0
         self.most = 0
-        self._ignored = {x.untyped_storage().data_ptr() for x in ignored}
         self._known: dict[int, weakref.ref[Any]] = {}
 
-    def note(self, x: Tensor) -> Tensor:
-        """Count the memory of ``x`` from now until nobody holds it; memory that is known already costs nothing more."""
+    def meet(self, x: Tensor) -> Tensor:
+        """Count the memory of ``x``, unless it is known already."""
+        self._know(x, x.untyped_storage().nbytes())
+        return x
+
+    def leave_out(self, tensors: Iterable[Tensor]) -> None:
+        """The memory of these, where it is not known already, costs nothing."""
+        for x in tensors:
+            self._know(x, 0)
+
+    def _know(self, x: Tensor, cost: int) -> None:
         storage = x.untyped_storage()
-        key, nbytes = id(storage), storage.nbytes()
-        if key in self._known or storage.data_ptr() in self._ignored:
-            return x
+        key = id(storage)
+        if key in self._known:
+            return
 
         def gone(_: Any) -> None:
             self._known.pop(key, None)
-            self.now -= nbytes
+            self.now -= cost
 
         self._known[key] = weakref.ref(storage, gone)
-        self.now += nbytes
+        self.now += cost
         self.most = max(self.most, self.now)
-        return x
 
 
 @contextmanager
-def kept_for_backward(model: nn.Module) -> Iterator[Kept]:
-    """Watch the enclosed passes; parameters and buffers of ``model``, which are held anyway, do not count."""
-    kept = Kept([*model.parameters(), *model.buffers()])
-    with torch.autograd.graph.saved_tensors_hooks(kept.note, lambda x: x):
+def kept_for_backward(model: nn.Module) -> Iterator[Storages]:
+    """Watch what autograd keeps in the enclosed passes; the model's parameters and buffers, held anyway, do not count."""
+    kept = Storages()
+    kept.leave_out([*model.parameters(), *model.buffers()])
+    with torch.autograd.graph.saved_tensors_hooks(kept.meet, lambda x: x):
         yield kept
 
 
