@@ -15,7 +15,7 @@ from minipar.mesh import Axis, world
 
 
 def all_reduce_(x: torch.Tensor, axis: Axis | None = None) -> torch.Tensor:
-    """Sum ``x`` over the axis in place. Rank 0 sends and receives ``(n - 1) S`` bytes, the others ``S``."""
+    """Sum ``x`` over the axis in place. Rank 0 sends ``(n - 1) S`` bytes and gets as many, others ``S``."""
     axis = axis or world()
     row = flat(x)
     if axis.rank == 0:

@@ -50,9 +50,9 @@ def _reduce_scatter(pieces: list[torch.Tensor], axis: Axis) -> None:
     n, rank = axis.size, axis.rank
     scratch = torch.empty_like(pieces[0])  # the first piece is the longest
     for step in range(n - 1):
-        target = pieces[(rank - 2 - step) % n]
+        outgoing, target = pieces[(rank - 1 - step) % n], pieces[(rank - 2 - step) % n]
         arrived = scratch[: len(target)]
-        comm.exchange([(pieces[(rank - 1 - step) % n], (rank + 1) % n)], [(arrived, (rank - 1) % n)], axis)
+        comm.exchange([(outgoing, (rank + 1) % n)], [(arrived, (rank - 1) % n)], axis)
         add(target, arrived)
 
 

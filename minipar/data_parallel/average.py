@@ -32,7 +32,7 @@ class Average:
         start_equal(model, mesh)
 
     def step(self, batch: Batch) -> Tensor:
-        """Forward and backward on this rank's rows of the global ``batch``; gives the global mean loss."""
+        """Forward and backward on this rank's rows of the global ``batch``; the global mean loss."""
         broadcast_buffers(self.model, self.mesh)
         with tracer.during("forward"), tracer.span("F"):
             loss = self.model.loss(batch.rows_of(self.mesh["dp"]))  # sum over own tokens / global count
