@@ -98,6 +98,13 @@ def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
         yield f"{len(predictions)} cells ask for a prediction, not {PREDICTIONS[0]} to {PREDICTIONS[1]}"
 
 
+def wakes_the_ranks_first(notebook: NotebookNode) -> Iterator[str]:
+    """Importing ``Ranks`` starts the fork server, which loads torch beside whatever else the first cell imports."""
+    first = next((line for cell in code(notebook) for line in cell.source.splitlines() if re.match(r"(from|import) ", line)), None)
+    if first is not None and not first.startswith("from course import Ranks"):
+        yield f"its first import is {first!r}: with Ranks before it, the ranks would start meanwhile"
+
+
 def answers_after_the_last_cell(notebook: NotebookNode) -> Iterator[str]:
     """Who runs all cells and then makes a guess needs the ranks still."""
     for number, cell in enumerate(notebook.cells):
@@ -155,7 +162,8 @@ def is_baked(notebook: NotebookNode) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(says_what_it_is, is_of_good_size, fits_the_page, asks_before_it_shows, answers_after_the_last_cell),
+    *(says_what_it_is, is_of_good_size, fits_the_page, asks_before_it_shows, wakes_the_ranks_first),
+    answers_after_the_last_cell,
     has_a_lab_and_exercises,
     *(ends_with_recap_and_next_step, is_stored_executed, compares_no_rounding, is_baked),
 )

@@ -99,6 +99,10 @@ def no_predictions(notebook: NotebookNode) -> None:
     notebook.cells[2].source = notebook.cells[3].source = "show()\nshow()"
 
 
+def torch_before_the_ranks(notebook: NotebookNode) -> None:
+    notebook.cells[1].source = "import torch\nfrom course import Ranks, labs"
+
+
 def closed_ranks(notebook: NotebookNode) -> None:
     notebook.cells[7].source = "a = 1\nb = 2\nranks.close()"
 
@@ -168,6 +172,7 @@ def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
         (wordy, "words of prose per line"),
         (terse, "words of prose per line"),
         (no_predictions, "0 cells ask"),
+        (torch_before_the_ranks, "its first import is 'import torch'"),
         (closed_ranks, "cell 7 closes the ranks"),
         (no_lab, "no cell shows a lab"),
         (no_exercise, "0 exercises"),
