@@ -36,7 +36,7 @@ def test_the_segmented_ring_posts_each_receive_before_it_sends_the_same_message(
         launches = [i for i, entry in enumerate(log) if not isinstance(entry, int)]
         sent, posted = ([i for i in launches if log[i][side]] for side in (0, 1))
         assert len(sent) == len(posted) == 2 * (n - 1) * segments
-        ahead = segmented_ring.ahead_of(n, segments)
+        ahead = segmented_ring.ahead_of(n, segments, -(-101 // n) * 4)
         assert posted[ahead:] == sent[: len(sent) - ahead]  # with the send of the message before
     assert ahead == (n > 3 or (n == 3 and segments > 1))
 
@@ -60,10 +60,10 @@ def scratch_bytes(elements: int, segment_bytes: int) -> int:
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_the_scratch_memory_of_the_segmented_ring_is_a_piece_and_a_segment(ranks, n):
     pool = ranks(n)
-    for elements, segment_bytes in ((120, 2**20), (120, 8 * 6), (1009, 80)):
+    for elements, segment_bytes in ((120, 2**20), (120, 8 * 6), (1009, 80), (n * 2**18, 2**21), (n * 2**18, 2**20)):
         piece = -(-elements // n)
         segments = segmented_ring.segments_of(piece * 8, segment_bytes)
-        places = segments + segmented_ring.ahead_of(n, segments)
+        places = segments + segmented_ring.ahead_of(n, segments, piece * 8)
         assert pool.run(scratch_bytes, elements, segment_bytes) == [places * -(-piece // segments) * 8] * n
 
 
