@@ -30,6 +30,12 @@ class Interrupt(KeyboardInterrupt):
     """Raised in the user's function when the kernel is interrupted or the run is stopped."""
 
 
+def _unraisable(args: Any) -> None:
+    """What a destructor raised. An interrupt that came just there is lost, and is sent again: nothing to tell."""
+    if not issubclass(args.exc_type, Interrupt):
+        sys.__unraisablehook__(args)
+
+
 class Rank:
     """This process, as a rank of its pool."""
 
@@ -83,6 +89,7 @@ class Rank:
         tracer.rank = self.rank
         self.main.__dict__.update(rank=self.rank, world_size=self.size, torch=torch, dist=torch.distributed)
         signal.signal(signal.SIGINT, self._on_interrupt)
+        sys.unraisablehook = _unraisable
         os.register_at_fork(after_in_child=lambda: setattr(self, "is_copy", True))
         self.guard.start()
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -86,8 +87,6 @@ class Pending:
     The tensors handed in belong to the transfer until then: neither write to them nor rely on an output.
     """
 
-    _completed: float | None = None
-
     def __init__(
         self,
         works: Sequence[dist.Work],
@@ -106,6 +105,7 @@ class Pending:
         self._phase = tracer.phase
         self._waited = False
         self._value: Any = None
+        self._completed: list[float] = []  # when the last of the works ended
         self._stamp_completion()
 
     def _stamp_completion(self) -> None:
@@ -116,12 +116,7 @@ class Pending:
         """
         if tracer.enabled and self._works and self._leg.settle is None:
             with contextlib.suppress(RuntimeError):
-                self._works[-1].get_future().add_done_callback(self._ended)
-
-    def _ended(self, _: torch.futures.Future) -> None:
-        """In gloo's thread."""
-        self._completed = now()
-        _stay_known_to_python()
+                self._works[-1].get_future().add_done_callback(partial(_ended, self._completed))
 
     def done(self) -> bool:
         """True once the work is over; never blocks. Some of gloo's calls (reduce-scatter) are over only when waited for."""
@@ -158,12 +153,18 @@ class Pending:
 
         Where this rank came to wait before the end, it was blocked until it ran again: that is the end for it.
         """
-        ended_before = self._completed is not None and self._completed < began
-        return self._launched, self._completed if ended_before else now()  # type: ignore[return-value]
+        ended = self._completed[-1] if self._completed else began
+        return self._launched, ended if ended < began else now()
 
 
 def _nothing() -> None:
     return None
+
+
+def _ended(completed: list[float], _: torch.futures.Future) -> None:
+    """In gloo's thread. It knows nothing of the ``Pending``, which may be the last to hold the group, and with it this thread."""
+    completed.append(now())
+    _stay_known_to_python()
 
 
 _known = threading.local()

@@ -125,3 +125,21 @@ def every_collective_let_go() -> float:
 
 def test_collectives_that_nobody_waits_for_do_not_hold_up_the_next_one(ranks):
     assert ranks(2).run(every_collective_let_go, timeout=90) == [2.0, 2.0]
+
+
+def let_go_while_under_way() -> bool:
+    """Whether nothing of what rank 0 has let go lives on, while the call waits for rank 1."""
+    gone, token = True, torch.ones(1)
+    if world().rank == 0:
+        gone = weakref.ref(comm.async_all_reduce_(torch.ones(3)))() is None
+        comm.send(token, 1)
+    else:
+        comm.recv(token, 0)
+        comm.all_reduce_(torch.ones(3))
+    comm.barrier()
+    return gone
+
+
+def test_a_collective_under_way_does_not_hold_its_process_group(ranks):
+    """Else the group ends in the thread of its own that ends the call, which cannot wait for itself: the process aborts."""
+    assert ranks(2).run(let_go_while_under_way, timeout=90) == [True, True]

@@ -21,6 +21,7 @@ import torch.distributed as dist
 import course.ranks.pool
 from course.ranks import RankError, RanksInterrupted, RanksStopped, recovery
 from course.ranks.hub import Hub, send_to_all
+from course.ranks.inside import Interrupt
 from course.ranks.pool import Pool
 from minipar import trace
 from tests.ranks.moments import until
@@ -105,6 +106,29 @@ def test_a_signal_that_interrupts_one_rank_is_that_rank_s_error_and_the_pool_goe
     assert caught.value.rank == 1
     assert "_struck_on_rank_1" in str(caught.value)
     assert pool.run(dist.get_rank) == [0, 1]
+
+
+class _Swallows:
+    def __del__(self) -> None:
+        if (after := next(_ends)) == 0:
+            raise Interrupt
+        raise RuntimeError(f"destroyed {after}")
+
+
+_ends = itertools.count()
+
+
+def _end_two() -> None:
+    for _ in range(2):
+        _Swallows()
+
+
+def test_an_interrupt_that_comes_while_an_object_ends_is_not_told(ranks, capsys):
+    """It is sent again. (What else a destructor raises is.)"""
+    ranks(1).run(_end_two)
+    told = capsys.readouterr().err
+    assert "RuntimeError: destroyed 1" in told
+    assert "Interrupt" not in told
 
 
 def test_ranks_are_idle_only_when_every_interrupt_has_reached_them(ranks, monkeypatch):
