@@ -62,7 +62,9 @@ def forget() -> None:
 
 
 def _let_go(one: Kept) -> None:
+    try:
+        kept.remove(one)
+    except ValueError:  # another thread waits for it, and gloo tells only one
+        return
     for work in one.works:
         work.wait()
-    if one in kept:  # else another thread was faster
-        kept.remove(one)

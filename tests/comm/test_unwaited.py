@@ -143,3 +143,19 @@ def let_go_while_under_way() -> bool:
 def test_a_collective_under_way_does_not_hold_its_process_group(ranks):
     """Else the group ends in the thread of its own that ends the call, which cannot wait for itself: the process aborts."""
     assert ranks(2).run(let_go_while_under_way, timeout=90) == [True, True]
+
+
+def test_a_message_is_waited_for_by_one_thread_only(monkeypatch):
+    """gloo tells the end of a message to one who waits, and lets others wait for ever."""
+    waits = []
+
+    class Work:
+        def wait(self) -> None:
+            waits.append(self)
+            unwaited.passed(1, ways)  # as another thread does meanwhile
+
+    ways = frozenset(["to rank 1"])
+    monkeypatch.setattr(unwaited, "kept", [unwaited.Kept(0, ways, [Work()])])
+    unwaited.passed(1, ways)
+    assert len(waits) == 1
+    assert unwaited.kept == []
