@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from minipar.held import Storages
 
@@ -33,5 +33,10 @@ class PeakBytes(Storages, TorchDispatchMode):
         return out
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """Those that an operator takes or gives. (torch's own walk knows every kind of tree, and takes a fifth of a counted step.)"""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple | dict):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(branch)
