@@ -80,6 +80,10 @@ BLUE_SHARE = """() => {
     for (let i = 0; i < data.length; i += 4) blue += near(i, 0) && near(i + 1, 114) && near(i + 2, 178);
     return { blue: blue / window.devicePixelRatio ** 2, width: canvas.clientWidth };
 }"""
+CHART_SIZE = """() => {
+    const { clientWidth, clientHeight } = document.querySelector('.jp-RenderedPlotly .main-svg');
+    return [clientWidth, clientHeight];
+}"""
 SCHEDULE = """
 from course.views import ScheduleView
 from minipar.pipeline_parallel import build
@@ -166,6 +170,11 @@ def test_views_draw_and_answer_in_jupyterlab(pictures: LabPage) -> None:
     expect(page.locator(".jp-RenderedPlotly .bars .point")).to_have_count(4)
     assert page.locator("[data-title*='Share'], [data-title*='cloud']").count() == 0
     pictures.screenshot("dark-chart")
+    wide = page.evaluate(CHART_SIZE)
+    page.set_viewport_size({"width": 1100, "height": 900})  # the chart becomes narrower, and keeps its height
+    page.wait_for_function(f"(before) => ({CHART_SIZE})()[0] < before", arg=wide[0])
+    assert page.evaluate(CHART_SIZE)[1] == wide[1]
+    page.set_viewport_size({"width": 1280, "height": 900})
 
     masks_follow_their_sliders(pictures)
 
