@@ -5,7 +5,8 @@ here. cloudpickle, which packs all else, would do this too, but for each package
 there is: with torch loaded that takes a millisecond or two.
 
 A function may lead back to itself, through its globals, its closure or its defaults. Pickle can follow such a circle where what
-closes it (a dictionary, a cell, a function's state) is filled only after it is made.
+closes it (a cell, a function's state) is filled only after it is made. Each function is given the globals that it names by itself:
+it may be called while the others are still made, to hash a key or to make an exception.
 """
 
 from __future__ import annotations
@@ -42,40 +43,38 @@ def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...
     code, space, cells = function.__code__, function.__globals__, function.__closure__
     used = {name: space[name] for name in globals_of(code) if name in space}
     parts = tuple(submodules(code, (*used.values(), *map(content_of, cells or ()))))
-    namespace, more = namespaces.share(space, used)
     plain = FunctionType(code, space, closure=cells)
     attributes = {
         name: value for name in _ATTRIBUTES if (value := getattr(function, name)) is not getattr(plain, name) and value != {}
     }
-    state = (function.__dict__, attributes) if function.__dict__ or attributes else None
-    return _put_together, (code, namespace, cells, more, parts), state
+    return _put_together, (code, namespaces.of(space), cells, parts), (used, function.__dict__, attributes), None, None, _fill
 
 
-def _put_together(
-    code: CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, more: dict[str, Any], parts: tuple[str, ...]
-) -> FunctionType:
-    namespace.update(more)
+def _put_together(code: CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, parts: tuple[str, ...]) -> FunctionType:
     namespace["__builtins__"] = builtins  # C code that imports, such as torch.full, looks for them here
     for part in parts:
         importlib.import_module(part)
     return FunctionType(code, namespace, closure=cells)
 
 
+def _fill(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
+    used, own, attributes = state
+    function.__globals__.update(used)
+    function.__dict__.update(own)
+    for name, value in attributes.items():
+        setattr(function, name, value)
+
+
 class Namespaces:
-    """The globals that the functions of one pickle name: one dictionary there for each that they share here."""
+    """The globals of the functions of one pickle: one dictionary there, to be filled, for each that they share here."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self._known: dict[int, dict[str, Any]] = {}
 
-    def share(self, space: dict[str, Any], used: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The dictionary in place of ``space``, and what must be added to it for ``used``: pickle may be in the middle of it."""
+    def of(self, space: dict[str, Any]) -> dict[str, Any]:
         if id(space) not in self._known:
-            first = {name: space[name] for name in _SURROUNDINGS if name in space} | used
-            self._known[id(space)] = first, set(first)
-        namespace, names = self._known[id(space)]
-        more = {name: value for name, value in used.items() if name not in names}
-        names.update(more)
-        return namespace, more
+            self._known[id(space)] = {name: space[name] for name in _SURROUNDINGS if name in space}
+        return self._known[id(space)]
 
 
 def take_cell_apart(cell: CellType) -> tuple[Any, ...]:

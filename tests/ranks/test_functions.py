@@ -71,6 +71,48 @@ def test_functions_of_one_notebook_share_their_variables():
     assert again(cell["count"])() == 6  # every time afresh
 
 
+DURING = """
+factor = 31
+
+def mixed(n):
+    return n * factor
+
+class Key:
+    def __init__(self, n):
+        self.n = n
+
+    def __hash__(self):
+        return mixed(self.n)
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+class TooMany(Exception):
+    def __init__(self, n):
+        super().__init__(n)
+        self.over = n - factor
+
+class Kind(type):
+    def __new__(kind, name, bases, space):
+        space["kind"] = mixed(1)
+        return super().__new__(kind, name, bases, space)
+
+class Made(metaclass=Kind):
+    pass
+
+table, problem = {Key(1): "one"}, TooMany(33)
+
+def work():
+    return table[Key(1)], problem.over, Made.kind, mixed(1), factor
+"""
+
+
+def test_a_function_that_is_called_while_others_are_made_has_its_variables(monkeypatch):
+    data = wire.dumps(notebook(DURING)["work"])
+    monkeypatch.setattr("cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID", {})  # else a class is recognised, not made again
+    assert wire.loads(data)() == ("one", 2, 31, 31, 31)
+
+
 def test_functions_of_one_closure_share_its_variables():
     def make():
         total = 5
