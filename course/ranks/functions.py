@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from cloudpickle import list_registry_pickle_by_value
+
 _GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # the last two: of a class
 _SURROUNDINGS = ("__name__", "__package__", "__path__", "__file__")  # for relative imports
 _ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__")
@@ -31,11 +33,16 @@ Cached = type(functools.cache(lambda: None))
 def has_a_home(function: Any) -> bool:
     """Whether the other side finds ``function`` by its module and name."""
     found: Any = sys.modules.get(function.__module__)
-    if found is None or function.__module__ == "__main__":
+    if found is None or function.__module__ == "__main__" or _goes_by_value(function.__module__):
         return False
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is function
+
+
+def _goes_by_value(module: str) -> bool:
+    """Whether cloudpickle was told so, of this module or of a package around it."""
+    return any(f"{module}.".startswith(f"{one}.") for one in list_registry_pickle_by_value())
 
 
 def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...]:
@@ -101,9 +108,17 @@ def _cache_again(function: Callable[..., Any], parameters: dict[str, Any]) -> An
 @functools.lru_cache(maxsize=1024)
 def globals_of(code: CodeType) -> tuple[str, ...]:
     """The global names that ``code`` may use, and the functions and classes defined in it."""
-    here = [step.argval for step in dis.get_instructions(code) if step.opname in _GLOBALS]
-    inner = [name for part in _inner(code) for name in globals_of(part)]
-    return tuple(dict.fromkeys(here + inner))
+    inner = (name for part in _inner(code) for name in globals_of(part))
+    return tuple(dict.fromkeys([*_globals_here(code), *inner]))
+
+
+def _globals_here(code: CodeType) -> Iterator[str]:
+    own = set()  # the names that a class has given a value so far
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            own.add(step.argval)
+        elif step.opname in _GLOBALS and not (step.opname == "LOAD_NAME" and step.argval in own):
+            yield step.argval
 
 
 @functools.lru_cache(maxsize=1024)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from types import ModuleType
 
+import cloudpickle
 import pytest
 
 from course.ranks import functions, wire
@@ -156,6 +158,11 @@ def test_what_a_class_or_a_function_inside_names_comes_along():
     assert made()().area() == [3, 6]
 
 
+def test_a_name_that_a_class_inside_defines_before_it_reads_it_is_no_variable():
+    cell = notebook("def work():\n  class Lab:\n    big = big\n    size = 2\n    twice = 2 * size", big=1, size=itertools.count())
+    assert functions.globals_of(cell["work"].__code__) == ("__name__", "big")
+
+
 def test_only_variables_that_are_used_travel():
     """An attribute of the same name is not the variable."""
     cell = notebook("def real(x): return x.imag", imag=itertools.count(), real=lambda: 0)
@@ -190,6 +197,24 @@ def test_modules_reached_through_their_package_are_loaded(tmp_path, monkeypatch)
     for name in [name for name in sys.modules if name.startswith("some_package")]:
         monkeypatch.delitem(sys.modules, name)
     assert wire.loads(data)() == 42
+
+
+def test_functions_of_a_module_go_by_value_where_cloudpickle_was_told_so(tmp_path, monkeypatch):
+    room = tmp_path / "told_package"
+    room.mkdir()
+    (room / "__init__.py").touch()
+    (room / "inner.py").write_text("factor = 2\ndef double(n): return factor * n")
+    monkeypatch.syspath_prepend(tmp_path)
+    package, inner = importlib.import_module("told_package"), importlib.import_module("told_package.inner")
+    for module in (package, inner):
+        assert again(inner.double) is inner.double
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            made = again(inner.double)
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+        assert made is not inner.double
+        assert made(3) == 6
 
 
 CACHED = """
