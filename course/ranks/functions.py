@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from cloudpickle import list_registry_pickle_by_value
-
 _GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # the last two: of a class
 _SURROUNDINGS = ("__name__", "__package__", "__path__", "__file__")  # for relative imports
 _ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__")
@@ -33,16 +31,11 @@ Cached = type(functools.cache(lambda: None))
 def has_a_home(function: Any) -> bool:
     """Whether the other side finds ``function`` by its module and name."""
     found: Any = sys.modules.get(function.__module__)
-    if found is None or function.__module__ == "__main__" or _goes_by_value(function.__module__):
+    if found is None or function.__module__ == "__main__":
         return False
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is function
-
-
-def _goes_by_value(module: str) -> bool:
-    """Whether cloudpickle was told so, of this module or of a package around it."""
-    return any(f"{module}.".startswith(f"{one}.") for one in list_registry_pickle_by_value())
 
 
 def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...]:
