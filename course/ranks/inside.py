@@ -253,7 +253,11 @@ def device() -> Any:
 
 def _adopt_surroundings(order: dict[str, Any]) -> None:
     """See files, modules and environment variables as the kernel does."""
-    os.environ.update(order["env"])
+    for name, value in order["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     sys.path[:] = order["path"]
     with contextlib.suppress(OSError):
         os.chdir(order["cwd"])

@@ -166,7 +166,7 @@ class Pool:
             "cpus": cpus,
             "path": sys.path[:],
             "cwd": wire.working_folder(),
-            "env": {k: v for k, v in os.environ.items() if k not in self.server.own_environment},
+            "env": self.server.environment_of_ranks(),
         }
 
     def new_store(self) -> Path:

@@ -186,7 +186,7 @@ def _announce() -> None:
         from course.ranks import magic
 
         magic.register(shell)
-        with contextlib.suppress(OSError):  # whoever makes ranks is told
+        with contextlib.suppress(OSError, RuntimeError):  # whoever makes ranks is told
             fork_server()
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
-from course.ranks import strays
+from course.ranks import strays, wire
 from course.ranks.hub import Hub, hub, quietly
 
 START_LIMIT = 120.0  # seconds; importing torch from a cold disk can take a while
@@ -41,11 +41,12 @@ class ForkServer:
         self.alive = True
         self.log = strays.home() / "zygote.log"
         environment = _environment()
-        self.own_environment = {k for k, v in environment.items() if os.environ.get(k) != v}  # not to be overwritten in ranks
+        self._inherited = {k for k, v in environment.items() if os.environ.get(k) == v}
+        self._own = environment.keys() - self._inherited  # not to be overwritten in ranks
         self._sock, theirs = socket.socketpair()
         with theirs, self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(_clean_path()), str(theirs.fileno())],
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *_clean_path()],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -71,6 +72,10 @@ class ForkServer:
                 if not ticket.cancel() and ticket.exception() is None:
                     self.signal([ticket.result()], signal.SIGKILL)
             raise
+
+    def environment_of_ranks(self) -> dict[str, str | None]:
+        """What ranks have to change to see the kernel's variables; None for one that it had at first and has no more."""
+        return {k: v for k, v in {**dict.fromkeys(self._inherited), **os.environ}.items() if k not in self._own}
 
     def when_dead(self, pid: int, callback: Callable[[int], None]) -> None:
         """``callback`` gets the exit code of ``pid``, at once if it is dead already."""
@@ -179,7 +184,7 @@ class ForkServer:
             self._process.wait()
 
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from course.ranks.zygote import main; main(int(sys.argv[2]))"
+_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from course.ranks.zygote import main; main(int(sys.argv[1]))"
 
 
 def last_words(log: Path) -> str:
@@ -191,9 +196,12 @@ def last_words(log: Path) -> str:
 
 
 def _clean_path() -> list[str]:
-    """The kernel's import path, with the notebook's own folder last: a learner's ``random.py`` must not break the start."""
-    here = {"", os.getcwd()}
-    return [p for p in sys.path if p not in here] + [os.getcwd()]
+    """The kernel's import path, with the notebook's own folder last: a learner's ``random.py`` must not break the start.
+
+    Only text: Python passes over whatever else was put there.
+    """
+    here = wire.working_folder()
+    return [p for p in sys.path if isinstance(p, str) and p not in ("", here)] + [here]
 
 
 def _environment() -> dict[str, str]:

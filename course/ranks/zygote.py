@@ -66,9 +66,15 @@ class Zygote:
         with contextlib.suppress(OSError):
             self.sock.sendall(json.dumps(message).encode() + b"\n")
 
+    def _is_alone(self) -> bool:
+        """Whether the kernel is gone. If that was before ``parent`` was noted, only the socket tells."""
+        end = select.poll()
+        end.register(self.sock, 0)  # no event but its end
+        return bool(end.poll(0)) or os.getppid() != self.parent
+
     def preload(self) -> None:
         """Import what every rank needs. A timer looks after the kernel meanwhile."""
-        signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if os.getppid() != self.parent else None)
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if self._is_alone() else None)
         signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
         gc.disable()  # nothing of this becomes garbage
         for name in PRELOAD:

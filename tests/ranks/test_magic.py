@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import IPython
 import pytest
 
-from course.ranks import magic
+from course.ranks import magic, ranks
 
 
 @pytest.mark.parametrize("line", ["%time f()", "!ls", "%%time", "    %time f()"])
@@ -26,6 +28,18 @@ def test_a_top_level_await_is_refused_with_its_remedy(line):
 def test_any_other_syntax_error_is_told_as_python_tells_it():
     with pytest.raises(SyntaxError, match=r"^'\(' was never closed"):
         magic.ranks_cell("", "print(")
+
+
+def test_a_fork_server_that_cannot_start_yet_spoils_no_import(monkeypatch):
+    """A temporary folder of someone else, or no room for a thread: whoever makes ranks is told."""
+    monkeypatch.setattr(IPython, "get_ipython", SimpleNamespace)
+    monkeypatch.setattr(magic, "register", lambda shell: None)
+
+    def refuse():
+        raise RuntimeError("belongs to someone else")
+
+    monkeypatch.setattr(ranks, "fork_server", refuse)
+    ranks._announce()
 
 
 @pytest.mark.parametrize(("opening", "starts"), [("IPython.get_ipython()", False), ("InteractiveShell.instance()", True)])

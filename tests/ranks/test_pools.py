@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from course import Ranks
-from course.ranks import strays
+from course.ranks import server, strays
 from tests.ranks.moments import living, until
 from tests.ranks.notebook import gone
 from tests.ranks.totals import total
@@ -143,6 +143,40 @@ def test_ranks_see_the_notebooks_folder_modules_and_environment(ranks, tmp_path,
         return helper_of_this_test.ANSWER, os.getcwd()
 
     assert ranks(2).run(work) == [(42, str(tmp_path))] * 2
+
+
+def test_ranks_follow_the_kernels_variables_also_when_one_is_taken_away(ranks, monkeypatch):
+    ranks(1)  # the fork server is there, and has what the kernel had
+    monkeypatch.setenv("SET_LATER_BY_THIS_TEST", "1")
+    monkeypatch.delenv("PATH")
+    with Ranks(1) as pool:
+        assert pool.run(lambda: [os.environ.get(name) for name in ("SET_LATER_BY_THIS_TEST", "PATH", "TORCH_CPP_LOG_LEVEL")]) == [
+            ["1", None, "ERROR"]
+        ]
+
+
+def test_no_module_of_the_notebooks_folder_and_no_path_object_keeps_ranks_from_starting(tmp_path):
+    (tmp_path / "json.py").write_text("raise RuntimeError\n")
+    code = "import json, sys, pathlib; sys.path[:0] = ['', pathlib.Path('..')]; from course import Ranks; print(Ranks(1).run(int))"
+    command = [sys.executable, "-P", "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True).stdout == "[0]\n"
+
+
+def test_a_folder_that_was_removed_keeps_no_fork_server_from_starting(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert server._clean_path()[-1] == "/"
+
+
+def test_a_fork_server_whose_kernel_has_ended_already_does_not_load_torch_to_the_end(tmp_path):
+    (tmp_path / "endless.py").write_text("import time\nwhile True: time.sleep(0.1)\n")
+    code = (
+        "import socket; from course.ranks import zygote; zygote.PRELOAD = ('endless',); kernels, own = socket.socketpair(); "
+        "kernels.close(); zygote.Zygote(own).preload()"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, timeout=100).returncode == 1
 
 
 def test_every_socket_is_on_loopback():
