@@ -16,9 +16,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             from course.ranks.server import fork_server
 
             fork_server()  # loads torch while this process does
-        from course import run
+        try:
+            from course import run
 
-        return run.main(words[1:])
+            return run.main(words[1:])
+        except KeyboardInterrupt:  # while torch is loaded, too
+            return 130
     if words[:1] == ["lab"]:  # what follows goes to JupyterLab as it is
         from course.lab import main as open_lab
 
