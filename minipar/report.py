@@ -143,9 +143,11 @@ def summary(report: dict[str, Any]) -> str:
 
 
 def write(options: argparse.Namespace, report: dict[str, Any], timeline: Timeline) -> None:
-    """Print the summary; write the report and the trace where they are wanted. Raises RefusedError where that fails."""
-    print(summary(report))
-    if options.json is not None:
-        whole(options.json, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
-    if options.trace is not None:
-        whole(options.trace, timeline.to_chrome_trace)
+    """Write the report and the trace where they are wanted; print the summary. Raises RefusedError where writing fails."""
+    try:
+        if options.json is not None:
+            whole(options.json, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
+        if options.trace is not None:
+            whole(options.trace, timeline.to_chrome_trace)
+    finally:  # last, since who reads it may have gone: ``| head``
+        print(summary(report))

@@ -1,6 +1,8 @@
 """The training loop: it learns, the number of ranks does not change what, and its report counts right."""
 
 import errno
+import json
+from argparse import Namespace
 from pathlib import Path
 
 import psutil
@@ -10,9 +12,11 @@ import torch
 from course import run
 from course.ranks import RankError
 from minipar import free_memory, train
+from minipar import report as reports
 from minipar.checks import RefusedError
 from minipar.planner import predict_step
 from minipar.report import job_of, summary
+from minipar.trace import Timeline
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--seq", "16", "--rows", "6", "--lr", "0.01"]
 
@@ -188,3 +192,14 @@ def test_no_step_no_report_and_no_bubble(ranks):
     for before, after in ranks(2).run(bubble_before_and_after_a_step, options_for(2, "--pp", "2")):
         assert before is None
         assert {"predicted", "measured"} < after
+
+
+def test_a_report_is_written_though_who_reads_the_summary_has_gone(tmp_path, monkeypatch):
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(reports, "summary", str)
+    monkeypatch.setattr(reports, "print", gone, raising=False)
+    with pytest.raises(BrokenPipeError):
+        reports.write(Namespace(json=tmp_path / "report.json", trace=None), {"steps": 1}, Timeline([], 1))
+    assert json.loads((tmp_path / "report.json").read_text()) == {"steps": 1}
