@@ -27,10 +27,10 @@ def test_a_run_starts_the_fork_server_before_it_loads_torch_itself(words: str, s
     assert out.partition("usage")[0] == said
 
 
-def test_an_interrupt_ends_a_run_without_a_traceback_while_it_still_loads_torch() -> None:
-    loads = "class Torch:\n    def find_spec(name, *_):\n        if name == 'torch': raise KeyboardInterrupt"
-    program = f"import sys; from course import cli; from course.ranks import server; server.fork_server = int\n{loads}\n"
-    program += "sys.meta_path.insert(0, Torch); sys.exit(cli.main(['run']))"
+@pytest.mark.parametrize("when", ["course.ranks.server", "torch"])
+def test_an_interrupt_ends_a_run_without_a_traceback_while_it_still_loads(when: str) -> None:
+    loads = f"class Loads:\n    def find_spec(name, *_):\n        if name == '{when}': raise KeyboardInterrupt"
+    program = f"import sys; from course import cli\n{loads}\nsys.meta_path.insert(0, Loads); sys.exit(cli.main(['run']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (130, "")
 
