@@ -57,8 +57,10 @@ def make_room(ways: Ways) -> None:
 
 
 def forget() -> None:
-    """The process group is given up: whatever was under way in it never arrives."""
+    """The process group is given up: whatever was under way in it never arrives, and nothing here holds its sockets."""
+    global _everyone
     kept.clear()
+    _everyone = None
 
 
 def _let_go(one: Kept) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import weakref
 from collections.abc import Callable
@@ -111,6 +112,23 @@ def test_a_message_of_a_process_group_that_is_given_up_is_not_kept(ranks):
     pool = ranks(2)
     pool.run(let_go_of_what_nobody_receives)  # so the ranks make a new group
     assert pool.run(kept_and_exchanged) == [(0, 5.0)] * 2
+
+
+def remember_the_group_and_let_go() -> None:
+    builtins.group_before = weakref.ref(dist.group.WORLD)
+    let_go_of_what_nobody_receives()
+
+
+def is_the_group_before_gone() -> bool:
+    gc.collect()
+    return builtins.group_before() is None
+
+
+def test_a_process_group_that_is_given_up_is_not_held(ranks):
+    """Nor are its sockets."""
+    pool = ranks(2)
+    pool.run(remember_the_group_and_let_go)
+    assert pool.run(is_the_group_before_gone) == [True, True]
 
 
 def every_collective_let_go() -> float:
