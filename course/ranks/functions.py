@@ -28,14 +28,14 @@ _ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults_
 Cached = type(functools.cache(lambda: None))
 
 
-def has_a_home(function: Any) -> bool:
-    """Whether the other side finds ``function`` by its module and name."""
-    found: Any = sys.modules.get(function.__module__)
-    if found is None or function.__module__ == "__main__":
+def has_a_home(obj: Any) -> bool:
+    """Whether the other side finds ``obj``, a function or another thing with a name, by its module and name."""
+    found: Any = sys.modules.get(obj.__module__)
+    if found is None or obj.__module__ == "__main__":
         return False
-    for name in function.__qualname__.split("."):
+    for name in getattr(obj, "__qualname__", obj.__name__).split("."):
         found = getattr(found, name, None)
-    return found is function
+    return found is obj
 
 
 def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...]:

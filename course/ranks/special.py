@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 import typing
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
+
+from course.ranks.functions import has_a_home
 
 Parts = tuple[Any, ...]
 
@@ -80,8 +81,4 @@ _TAKE_APART: dict[type, Callable[[Any], Parts]] = {
 def take_apart(obj: Any) -> Parts | None:
     """None for all other kinds, and for those that a module holds."""
     take = _TAKE_APART.get(type(obj))
-    return None if take is None or (hasattr(obj, "__name__") and _is_held(obj)) else take(obj)
-
-
-def _is_held(obj: Any) -> bool:
-    return obj.__module__ != "__main__" and getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
+    return None if take is None or (hasattr(obj, "__name__") and has_a_home(obj)) else take(obj)
