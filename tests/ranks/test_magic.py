@@ -35,11 +35,15 @@ def test_a_fork_server_that_cannot_start_yet_spoils_no_import(monkeypatch):
     monkeypatch.setattr(IPython, "get_ipython", SimpleNamespace)
     monkeypatch.setattr(magic, "register", lambda shell: None)
 
+    tried = []
+
     def refuse():
+        tried.append("to start")
         raise RuntimeError("belongs to someone else")
 
     monkeypatch.setattr(ranks, "fork_server", refuse)
     ranks._announce()
+    assert tried == ["to start"]
 
 
 @pytest.mark.parametrize(("opening", "starts"), [("IPython.get_ipython()", False), ("InteractiveShell.instance()", True)])
