@@ -131,6 +131,121 @@ def test_an_object_with_slots_comes_back_from_the_ranks(ranks):
     assert type(named) is space["Named"]
 
 
+ENUMS = """
+import abc, enum
+from dataclasses import dataclass
+from functools import partial
+
+class Planet(enum.Enum):
+    EARTH = 5.97, 6.37
+    MARS = 0.64, 3.39
+    HOME = EARTH
+
+    def __init__(self, mass, radius):
+        self.mass, self.radius = mass, radius
+        self.first = type(self).__members__.get("EARTH")
+
+    @property
+    def density(self):
+        return self.mass / self.radius ** 3
+
+class Axis(bytes, enum.Enum):
+    ROWS = 0, "dp"
+    LAYERS = 1, "pp"
+
+    def __new__(cls, value, label):
+        made = bytes.__new__(cls, [value] * 2)
+        made._value_, made.label = value, label
+        return made
+
+class Right(enum.Flag):
+    READ = enum.auto()
+    WRITE = enum.auto()
+    BOTH = READ | WRITE
+
+    def __init__(self, bit):
+        self.bit = bit
+
+class Level(enum.IntEnum):
+    LOW = enum.auto()
+    HIGH = 10
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.LOW
+
+class Kind(enum.StrEnum):
+    def _generate_next_value_(name, start, count, values):
+        return "a " + name
+
+    RING = enum.auto()
+
+def run(x):
+    return Schedule.GPIPE, x
+
+class Schedule(enum.Enum):
+    GPIPE = partial(run)
+
+@dataclass
+class Size:
+    width: int
+
+class Model(Size, enum.Enum):
+    SMALL = 16
+
+class Meta(abc.ABCMeta, enum.EnumType):
+    pass
+
+class Shape(abc.ABC, enum.Enum, metaclass=Meta):
+    @abc.abstractmethod
+    def sides(self): ...
+
+class Polygon(Shape):
+    SQUARE = 4
+
+    def sides(self):
+        return self.value
+"""
+ENUM_NAMES = ["Planet", "Axis", "Right", "Level", "Kind", "Schedule", "Model", "Polygon"]
+
+
+@pytest.mark.parametrize("first", ["the class", "a member"])
+@pytest.mark.parametrize("name", ENUM_NAMES)
+def test_an_enum_has_its_members_with_all_that_they_were_given(monkeypatch, name, first):
+    kind = notebook(ENUMS)[name]
+    made, members = _of_another_process((kind, [*kind]) if first == "the class" else ([*kind][::-1], kind)[::-1], monkeypatch)
+    assert made is not kind
+    assert list(made.__members__) == list(kind.__members__)
+    assert {id(one) for one in members} == {id(one) for one in made}
+    for key, one in kind.__members__.items():
+        there = made[key]
+        assert there is getattr(made, key) is made(there.value)
+        assert isinstance(there, made)
+        assert vars(there).keys() - {"_inverted_"} == vars(one).keys() - {"_inverted_"}
+        assert there.name == one.name
+
+
+def test_members_of_an_enum_do_what_they_do_here(monkeypatch):
+    space = notebook(ENUMS)
+    kinds = [space[name] for name in ENUM_NAMES]
+    planet, axis, right, level, kind, schedule, model, polygon = _of_another_process(kinds, monkeypatch)
+    assert planet.MARS.density == space["Planet"].MARS.density
+    assert planet.MARS.first is planet.EARTH is planet.HOME
+    assert (axis.LAYERS, axis(1).label) == (b"\1\1", "pp")
+    assert (right.READ | right.WRITE, right.BOTH.bit, ~right.READ) == (right.BOTH, 3, right.WRITE)
+    assert (level(3), level.HIGH + 1) == (level.LOW, 11)
+    assert kind.RING + "!" == "a RING!"
+    assert schedule.GPIPE.value(1) == (schedule.GPIPE, 1)
+    assert (model.SMALL.width, polygon.SQUARE.sides()) == (16, 4)
+
+
+def test_flags_put_together_are_the_same_however_often_they_travel(ranks):
+    space = notebook(ENUMS + "def work(rights): return rights is Right(int(rights.value)), rights")
+    right = space["Right"]
+    for rights in (right.READ | right.WRITE, right(0), ~right.READ, right.READ):
+        assert ranks(1).run(space["work"], rights) == [(True, rights)]
+
+
 TYPES = """
 from typing import NewType, ParamSpec, TypeVar, TypeVarTuple
 Seconds = NewType("Seconds", float)
