@@ -26,7 +26,8 @@ def dispatches(function: Any) -> bool:
 
 def take_dispatcher_apart(function: Any) -> Parts:
     others = tuple((kind, each) for kind, each in function.registry.items() if kind is not object)
-    return _dispatcher_again, (function.__wrapped__, others)
+    own = {name: value for name, value in vars(function).items() if name not in vars(_dispatcher)}
+    return _dispatcher_again, (function.__wrapped__, others), own
 
 
 def _dispatcher_again(function: Callable[..., Any], others: tuple[tuple[type, Callable[..., Any]], ...]) -> Any:

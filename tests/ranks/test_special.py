@@ -50,6 +50,14 @@ def test_a_function_for_several_types_keeps_them_apart_and_may_name_itself():
     assert made("") == "text"
 
 
+def test_attributes_of_a_function_for_several_types_come_along():
+    depth = notebook(SHAPES)["depth"]
+    depth.unit, depth.mate = "levels", depth
+    made = again(depth)
+    assert made is not depth
+    assert (made.unit, made.mate) == ("levels", made)
+
+
 def test_properties_and_methods_of_functools_come_along():
     square = again(notebook(SHAPES)["Square"](3))
     assert square.area == 9
