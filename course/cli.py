@@ -13,10 +13,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:  # its options are the training program's own
         try:
-            if not {"-h", "--help"} & set(words):
-                from course.ranks.server import fork_server
-
-                fork_server()  # loads torch while this process does
             from course import run
 
             return run.main(words[1:])

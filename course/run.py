@@ -11,20 +11,22 @@ from typing import Any
 from tqdm import tqdm
 
 from course.ranks import Event, RankDied, RankError, Ranks, RanksInterrupted, RanksStuck, Run, device, emit
-from minipar import train
+from course.ranks.server import fork_server
 from minipar.checks import RefusedError
+from minipar.options import complete, parser, refuse_unwritable
 from minipar.unfinished import sweep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: trained. 1: a rank failed. 2: refused, and a sentence said why. 130: interrupted."""
-    parser = train.parser("minipar run")
-    parser.add_argument("--ranks", type=int, default=4, help="processes to start (default 4)")
-    parser.add_argument("--hardware", help="pace the communication as on this hardware, such as laptop-wifi or a100-nvlink")
+    words = parser("minipar run")
+    words.add_argument("--ranks", type=int, default=4, help="processes to start (default 4)")
+    words.add_argument("--hardware", help="pace the communication as on this hardware, such as laptop-wifi or a100-nvlink")
     try:
-        options = parser.parse_args(argv)
-        train.complete(options, options.ranks)
-        train.refuse_unwritable(options)
+        options = words.parse_args(argv)
+        fork_server()  # loads torch while this process does
+        complete(options, options.ranks)
+        refuse_unwritable(options)
         pool = Ranks(options.ranks, hardware=options.hardware)
     except (TypeError, ValueError) as e:
         return _say(e, 2)
@@ -40,10 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(pool: Ranks, options: argparse.Namespace) -> int:
+    from minipar.report import write
+
     try:
         run = pool.start(rank_main, options)
         report = watch(run, options.steps)
-        train.write(options, report, run.timeline)
+        write(options, report, run.timeline)
     except RefusedError as e:
         return _say(e, 2)
     except (RankError, RankDied, RanksStuck) as e:
@@ -62,12 +66,13 @@ def _say(why: object, code: int) -> int:
 def rank_main(options: argparse.Namespace) -> dict[str, Any]:
     """What each rank runs; the first one tells the loss of every step."""
     from minipar.trace import tracer
+    from minipar.train import train
 
     def tell(step: int, loss: float) -> None:
         if tracer.rank == 0:
             emit("step", (step, loss))
 
-    return train.train(options, device(), tell)
+    return train(options, device(), tell)
 
 
 def watch(run: Run, steps: int) -> dict[str, Any]:

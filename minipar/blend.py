@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from minipar import comm, context_parallel, expert_parallel, tensor_parallel
+from minipar.choices import BUCKET_BYTES
 from minipar.data import Batch
-from minipar.data_parallel.buckets import BUCKET_BYTES, Buckets
+from minipar.data_parallel.buckets import Buckets
 from minipar.mesh import Mesh
 from minipar.model import GPT, GPTConfig
 from minipar.pipeline_parallel import build as build_schedule

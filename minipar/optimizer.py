@@ -11,10 +11,9 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from minipar.choices import OPTIMIZERS
 from minipar.mesh import Mesh
 from minipar.parameters import grad_norm
-
-OPTIMIZERS = ("adamw", "sgd")
 
 
 def build(name: str, model: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:

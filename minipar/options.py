@@ -6,15 +6,15 @@ import argparse
 import math
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from minipar.checks import RefusedError
-from minipar.context_parallel import METHODS as CONTEXTS
-from minipar.data_parallel.buckets import BUCKET_BYTES
-from minipar.model import GPTConfig
-from minipar.optimizer import OPTIMIZERS
+from minipar.choices import BUCKET_BYTES, METHODS, OPTIMIZERS
 from minipar.pipeline_parallel import NAMES as SCHEDULES
 from minipar.pipeline_parallel import build as build_schedule
+
+if TYPE_CHECKING:
+    from minipar.model import GPTConfig
 
 LAYERS = 4  # unless the pipeline has more stages
 ENDS = 2  # the embedding and the head may be stages of their own
@@ -47,7 +47,7 @@ def _split(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--schedule", default="1f1b", choices=SCHEDULES, help="order of the pipeline's work, where pp > 1")
     group.add_argument("--chunks", type=int, help="model chunks on each rank of the pipeline (default: the schedule's own number)")
     group.add_argument("--sequence-parallel", action="store_true", help="split over tp what lies between the matrices, too")
-    group.add_argument("--context", default="zigzag", choices=CONTEXTS, help="how attention goes over cp")
+    group.add_argument("--context", default="zigzag", choices=METHODS, help="how attention goes over cp")
     group.add_argument("--bucket-mb", type=float, default=BUCKET_BYTES / 1e6, help="MB of gradients that travel together")
 
 
@@ -186,6 +186,8 @@ def _refuse_folder(path: Path, folder: Path) -> None:
 
 
 def gpt_config(options: argparse.Namespace) -> GPTConfig:
+    from minipar.model import GPTConfig  # and with it torch, which no bad word waits for
+
     return GPTConfig(
         options.layers,
         options.width,

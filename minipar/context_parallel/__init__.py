@@ -4,8 +4,9 @@ Read in this order: ``softmax`` (parts of an attention), ``ring``, ``layout`` (z
 ``predicted``.
 """
 
+from minipar.choices import METHODS
 from minipar.context_parallel.attention import ContextAttention
-from minipar.context_parallel.layout import METHODS, TokenLayout
+from minipar.context_parallel.layout import TokenLayout
 from minipar.context_parallel.model import cut, pad, parallelize
 from minipar.context_parallel.ring import Ring, ring_attention
 from minipar.context_parallel.softmax import Part, attend, attend_backward, merge

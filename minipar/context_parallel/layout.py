@@ -20,7 +20,7 @@ from math import lcm
 import torch
 from torch import Tensor
 
-METHODS = ("ring", "zigzag", "ulysses")
+from minipar.choices import METHODS
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from minipar import comm
+from minipar.choices import BUCKET_BYTES
 from minipar.mesh import Axis, Mesh
 from minipar.parameters import spec
-
-BUCKET_BYTES = 25 * 2**20  # as in PyTorch DDP: fewer calls; a small model wants less, to have something to overlap
 
 
 class Bucket:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from minipar import comm
+from minipar.choices import BUCKET_BYTES
 from minipar.data import Batch
-from minipar.data_parallel.buckets import BUCKET_BYTES, Buckets
+from minipar.data_parallel.buckets import Buckets
 from minipar.data_parallel.replicas import broadcast_buffers, start_equal
 from minipar.mesh import Mesh
 from minipar.model import GPT

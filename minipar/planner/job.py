@@ -10,9 +10,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from minipar.checks import not_above_zero, not_one_of, not_whole
-from minipar.context_parallel import METHODS
+from minipar.choices import BUCKET_BYTES, METHODS
 from minipar.context_parallel.layout import TokenLayout
-from minipar.data_parallel.buckets import BUCKET_BYTES
 from minipar.expert_parallel.dispatch import experts_by_rank
 from minipar.model import GPTConfig
 from minipar.pipeline_parallel import NAMES, Schedule, build
