@@ -7,10 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minipar.output import may_go_unread
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return its exit code: 0 if all is well."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    with may_go_unread():
+        return _command(list(sys.argv[1:] if argv is None else argv))
+
+
+def _command(words: list[str]) -> int:
     if words[:1] == ["run"]:  # its options are the training program's own
         try:
             from course import run

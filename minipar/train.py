@@ -28,6 +28,7 @@ from minipar.ledger import Layout
 from minipar.mesh import Mesh
 from minipar.model import GPT
 from minipar.options import AXES, complete, gpt_config, parser, refuse_unwritable
+from minipar.output import may_go_unread
 from minipar.report import Measured, bytes_sent, report, write
 from minipar.trace import Span, Timeline, tracer
 from minipar.unfinished import sweep
@@ -163,7 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if first:
             refuse_unwritable(options)
             _tidy_when_ended(options)
-        _run(options, first)
+        with may_go_unread():
+            _run(options, first)
     except RefusedError as e:
         if first:
             print(f"minipar.train: {e}", file=sys.stderr)

@@ -1,9 +1,13 @@
 """The ``minipar`` command: quick to answer, each word reaches its own module, mistakes are told in words."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -44,6 +48,46 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "invalid choice: 'launch'" in capsys.readouterr().err
 
 
+QUICK = {  # in place of what takes long
+    "bake a.ipynb": "from course import bake; bake.bake = lambda paths: paths",
+    "doctor": "from course import doctor; doctor.examine = lambda ranks: iter([doctor.Finding('ok', '', '')])",
+    "run": "from course import run; run.main = lambda words: print('trained') or 0",
+}
+
+
+@pytest.mark.parametrize("at_an_end", ["no reader", "no room"])
+@pytest.mark.parametrize("words", ["--help", "run --help", "trace trace.json", "clean", "bake a.ipynb", "doctor", "run"])
+def test_output_that_cannot_be_written_ends_a_command_without_a_traceback(trace: Path, words: str, at_an_end: str) -> None:
+    program = f"import sys; from course import cli\n{QUICK.get(words, '')}\nsys.exit(cli.main(sys.argv[1:]))"
+    environment = {**os.environ, "TMPDIR": str(trace.parent)}  # nothing to clean
+    line = [sys.executable, "-c", program, *words.split()]
+    with unwritable(at_an_end) as out:
+        ended = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, cwd=trace.parent, env=environment)
+    told = "standard output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == {"no reader": (141, ""), "no room": (1, told)}[at_an_end]
+
+
+@contextmanager
+def unwritable(why: str) -> Iterator[IO[bytes]]:
+    """A standard output that is a pipe without a reader, or a full disk."""
+    if why == "no room":
+        with open("/dev/full", "wb") as full:
+            yield full
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as pipe:
+            yield pipe
+
+
+def test_errors_that_cannot_be_told_end_a_command_all_the_same(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "course.cli", "trace", str(tmp_path / "none.json")]
+    for why, code in (("no reader", 141), ("no room", 1)):
+        with unwritable(why) as error:
+            ended = subprocess.run(line, stdout=subprocess.PIPE, stderr=error)
+        assert (ended.returncode, ended.stdout) == (code, b"")
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     spans = [Span(0, COMPUTE, "F", 0.0, 0.006), Span(0, COMM, "all_reduce", 0.004, 0.008, "dp", 3000)]
@@ -55,8 +99,8 @@ def test_trace_sums_up_what_each_rank_did(trace: Path, capsys: pytest.CaptureFix
     assert cli.main(["trace", str(trace)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 ranks, 5 spans, 10.000 ms (paced)"
-    assert lines[3].split() == ["0", "60.0%", "20.0%", "20.0%", "50.0%", "3,000"]
-    assert lines[4].split() == ["1", "100.0%", "0.0%", "0.0%", "100.0%", "0"]
+    assert lines[3].split() == ["0", *"60.0 % 20.0 % 20.0 % 50.0 %".split(), "3,000"]
+    assert lines[4].split() == ["1", *"100.0 % 0.0 % 0.0 % 100.0 %".split(), "0"]
     assert lines[-1] == "bytes by axis, counted: none 0, dp 3,000"
 
 

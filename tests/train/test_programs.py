@@ -63,6 +63,16 @@ def test_one_process_needs_no_launcher(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(report.read_text())["ranks"] == 1
 
 
+def test_one_process_whose_output_nobody_reads_ends_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    alone = {name: value for name, value in ENVIRONMENT.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    line = [sys.executable, "-m", "minipar.train", *SMALL, "--steps", "1"]
+    ended = subprocess.run(line, env=alone, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
 def test_an_interrupted_run_leaves_no_process_and_nothing_half_written(tmp_path: Path):
     folder = tmp_path / "run"
     program = "import sys; from course.cli import main; sys.exit(main())"
