@@ -6,6 +6,7 @@ and returns findings; a finding that says "no" means that something will not wor
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -43,6 +44,10 @@ class Finding(NamedTuple):
 
 def main(ranks: int = 4) -> int:
     """Print the report for ``ranks`` ranks; 1 if something will not work, else 0."""
+    with contextlib.suppress(Exception):  # what keeps it from starting is told by the last check
+        from course.ranks import server
+
+        server.fork_server()  # loads torch while this process does
     findings = []
     for finding in examine(ranks):
         print(_line(finding), flush=True)

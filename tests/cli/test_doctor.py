@@ -11,6 +11,7 @@ import pytest
 
 from course import cli, doctor
 from course.doctor import Finding
+from course.ranks import server
 
 
 def only(check: Iterator[Finding]) -> Finding:
@@ -49,6 +50,23 @@ def test_a_problem_is_told_with_its_remedy_and_fails(monkeypatch: pytest.MonkeyP
     assert "-> use WSL 2" in out
     assert "-> z" not in out
     assert out.endswith("Will not work: fork.\n")
+
+
+def test_the_fork_server_starts_before_the_first_check_and_need_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def start() -> None:
+        seen.append("server")
+        raise RuntimeError("no room")
+
+    def look(ranks: int) -> Iterator[Finding]:
+        seen.append("check")
+        yield Finding("ok", "", "")
+
+    monkeypatch.setattr(server, "fork_server", start)
+    monkeypatch.setattr(doctor, "CHECKS", (look,))
+    assert doctor.main() == 0
+    assert seen == ["server", "check"]
 
 
 def test_a_check_that_breaks_is_a_finding_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
