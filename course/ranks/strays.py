@@ -109,12 +109,13 @@ def clean() -> list[str]:
             continue
         if record is None and _alive_by_name(folder):
             continue  # just being made
+        left = f"left by kernel {folder.name.partition('-')[0]}"
         for pid, _ in _processes(record or {}):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                done.append(f"ended process {pid}, left by kernel {folder.name.partition('-')[0]}")
+                done.append(f"ended process {pid}, {left}")
         shutil.rmtree(folder, ignore_errors=True)
-        done.append(f"removed {folder}")
+        done.append(f"removed {folder}, {left}")
     return done
 
 

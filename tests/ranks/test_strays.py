@@ -74,7 +74,7 @@ def test_a_broken_record_is_removed(base):
     folder = base / f"{DEAD[0]}-xyz"
     folder.mkdir()
     (folder / "record.json").write_text("{")
-    assert strays.clean() == [f"removed {folder}"]
+    assert strays.clean() == [f"removed {folder}, left by kernel {DEAD[0]}"]
 
 
 def test_the_folder_is_private(base):
