@@ -45,7 +45,8 @@ def examine(exercise: Exercise, answer: Any) -> Verdict:
 def _with_ranks(n: int, exercise: Exercise, answer: Any, same: list[Case], tried: list[Seen]) -> tuple[str, str] | None:
     """Try the cases of one world size in one pool; ``(message, where)`` of the first complaint."""
     from course import Ranks
-    from course.exercises.trouble import Trouble, told
+    from course.exercises.trouble import Trouble, interrupted, told
+    from course.ranks import RanksInterrupted
 
     with Ranks(n, device="cpu") as pool:
         for case in same:
@@ -54,6 +55,8 @@ def _with_ranks(n: int, exercise: Exercise, answer: Any, same: list[Case], tried
                 out = pool.run(observe, exercise.trial, answer, case, timeout=exercise.seconds)
             except Trouble as error:
                 return told(error, exercise), where
+            except RanksInterrupted as error:  # not a verdict: the cells that wait behind this one must not run
+                raise interrupted(error, exercise) from None
             if None in out:
                 return f"rank {out.index(None)} left by sys.exit(): a function hands back its result by return.", where
             assert pool.last_run is not None

@@ -108,7 +108,8 @@ def _launches(seen: Seen) -> str | None:
         if early == 0:
             return f"right gradients; rank {rank} launched all {total} after backward: overlap 0 % (counted)."
         if early < 2:
-            return f"right gradients; rank {rank} launched only {early} of {total} collectives before backward ended (counted)."
+            alone = "its only collective" if total == 1 else f"only one of {total} collectives"
+            return f"right gradients; rank {rank} launched {alone} before backward ended (counted): too few."
     return None
 
 
@@ -255,7 +256,7 @@ EXERCISE = Exercise(
         Wrong("forgets to divide", _forgets_to_divide, "is the sum over the ranks, 4 times the mean"),
         Wrong("never waits", _never_waits, "no communication came to its end"),
         Wrong("reads too early", _reads_too_early, "neither its own nor the mean"),
-        Wrong("one big one", _one_big_one, "launched only 1 of 1 collectives before backward ended"),
+        Wrong("one big one", _one_big_one, "launched its only collective before backward ended"),
         Wrong("no finish", _no_finish, "your function returned no function"),
     ),
     hints=(

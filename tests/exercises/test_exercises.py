@@ -131,3 +131,19 @@ def test_a_verdict_reads_as_text_and_as_html() -> None:
 def test_an_unknown_exercise_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(ValueError, match="sum-across-ranks, ring-all-reduce"):
         check("nothing", None)
+
+
+def test_an_interrupted_check_tells_of_the_exercise_and_of_the_learners_line() -> None:
+    from types import SimpleNamespace
+
+    from course.exercises.trouble import interrupted
+    from course.ranks import RanksInterrupted
+
+    lines = ("ranks: 0 was running (line 4 of Cell In[27])", "All ranks are idle and keep their variables.")
+    error = RanksInterrupted(SimpleNamespace(headline="observe was interrupted", lines=lines))
+    told = interrupted(error, exercises()["overlap"])
+    assert str(told).splitlines() == [
+        "the check of overlap was interrupted",
+        "ranks: 0 was running (line 4 of your cell)",
+        "Nothing was checked, and your own ranks are as they were.",
+    ]
