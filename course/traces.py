@@ -109,7 +109,7 @@ def summary(timeline: Timeline) -> str:
         part = timeline.breakdown(rank)
         shares = [x / part.wall if part.wall else 0.0 for x in (part.work, part.communication, part.idle)]
         sent = sum(s.nbytes for s in timeline.of(rank, COMM))
-        cells = "  ".join(f"{share:7.1%}" for share in [*shares, timeline.overlap(rank)])
+        cells = "  ".join(f"{100 * share:5.1f} %" for share in [*shares, timeline.overlap(rank)])
         lines.append(f"{rank:>4}  {cells}  {sent:>12,.0f}")
     lines += ["", "busy: computing. comm: communicating while not computing. overlap: communication hidden behind computing."]
     axes = timeline.bytes_by_axis()

@@ -131,7 +131,7 @@ def summary(report: dict[str, Any]) -> str:
         lines.append(f"loss on held-out text {loss:.3f}{when} (measured)")
     lines.append(f"{speed['value']:,.0f} tokens/s ({speed['source']})")
     if "bubble" in report:
-        shares = [f"{value:.1%} {source}" for source, value in report["bubble"].items() if source != "what"]
+        shares = [f"{100 * value:.1f} % {source}" for source, value in report["bubble"].items() if source != "what"]
         lines.append(f"bubble {', '.join(shares)}")
     fullest = max(report["memory"]["value"], key=lambda kinds: sum(kinds.values()))
     lines.append("fullest rank: " + ", ".join(f"{kind} {n / 1e6:,.2f} MB" for kind, n in fullest.items()) + " (counted)")

@@ -24,9 +24,10 @@ def praise(seen: Seen) -> str:
     schedule = read(seen)
     assert not isinstance(schedule, str)
     actions = sum(map(len, schedule.rows))
+    idle = 100 * timed(schedule, seen.case).bubble
     return (
         f"{actions} actions, each once and in a legal order (counted); idle share "
-        f"{timed(schedule, seen.case).bubble:.1%} (predicted), as (p-1)/(m+p-1) says for p={pipe.ranks}, m={pipe.microbatches}."
+        f"{idle:.1f} % (predicted), as (p-1)/(m+p-1) says for p={pipe.ranks}, m={pipe.microbatches}."
     )
 
 

@@ -38,7 +38,7 @@ def praise(seen: Seen) -> str:
     timeline, m = timed(schedule, seen.case), seen.case.setting.microbatches
     return (
         f"the ranks hold at most {', '.join(map(str, timeline.peak_activations))} activations (counted) where GPipe holds {m} "
-        f"on each; idle share {timeline.bubble:.1%} (predicted), the same as GPipe's."
+        f"on each; idle share {100 * timeline.bubble:.1f} % (predicted), the same as GPipe's."
     )
 
 

@@ -14,7 +14,7 @@ from course.bake import IGNORE
 CELLS = (30, 45)
 WORDS_PER_LINE = (6, 10)
 MEDIAN_LINES, MOST_LINES = 6, 20
-WIDEST = 108  # characters of code that a page of 1280 pixels shows beside JupyterLab's list of files
+WIDEST = 105  # characters of code that a page of 1280 pixels shows beside JupyterLab's list of files
 PREDICTIONS = (2, 4)
 EXERCISES = (1, 2)
 OBJECTIVES = RECAP_LINES = 3
@@ -90,6 +90,15 @@ def fits_the_page(notebook: NotebookNode) -> Iterator[str]:
             yield f"cell {number} has a line of {widest} characters, and a page shows {WIDEST}"
 
 
+def writes_percent_apart(notebook: NotebookNode) -> Iterator[str]:
+    """``27.3 %``, as all pictures and tables do; code that would print ``27.3%`` is found before it runs."""
+    for number, cell in enumerate(notebook.cells):
+        shown = " ".join([cell.source, *map(text_of, cell.get("outputs", []))])
+        found = re.search(r"\d%(?!\w)|:[.\d]*%}", shown)
+        if found:
+            yield f"cell {number} writes {found.group()} without a space before the per cent sign"
+
+
 def asks_before_it_shows(notebook: NotebookNode) -> Iterator[str]:
     predictions = [
         n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and re.search(r"(?<![.\w])predict\(", cell.source)
@@ -162,7 +171,7 @@ def is_baked(notebook: NotebookNode) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(says_what_it_is, is_of_good_size, fits_the_page, asks_before_it_shows, wakes_the_ranks_first),
+    *(says_what_it_is, is_of_good_size, fits_the_page, writes_percent_apart, asks_before_it_shows, wakes_the_ranks_first),
     answers_after_the_last_cell,
     has_a_lab_and_exercises,
     *(ends_with_recap_and_next_step, is_stored_executed, compares_no_rounding, is_baked),

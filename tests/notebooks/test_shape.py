@@ -77,7 +77,15 @@ def long_cell(notebook: NotebookNode) -> None:
 
 
 def wide_line(notebook: NotebookNode) -> None:
-    notebook.cells[7].source = "a = 1\nb = 2\nc = " + "1 + " * 26 + "1"
+    notebook.cells[7].source = "a = 1\nb = 2\nc = " + "1 + " * 25 + "12"
+
+
+def tight_percent(notebook: NotebookNode) -> None:
+    notebook.cells[3].outputs = [new_output("stream", name="stdout", text="idle 27.3% (predicted)")]
+
+
+def percent_format(notebook: NotebookNode) -> None:
+    notebook.cells[2].source = "predict(f'idle, of {all:.1%}?')\nshow()"
 
 
 def lengthy_cells(notebook: NotebookNode) -> None:
@@ -167,7 +175,9 @@ def test_a_lesson_of_the_right_shape_breaks_no_rule() -> None:
         (silent_about_the_machine, "what this machine will run"),
         (too_short, "29 cells"),
         (long_cell, "a code cell has 21 lines"),
-        (wide_line, "cell 7 has a line of 109 characters"),
+        (wide_line, "cell 7 has a line of 106 characters"),
+        (tight_percent, "cell 3 writes 3% without a space"),
+        (percent_format, "cell 2 writes :.1%} without a space"),
         (lengthy_cells, "the median code cell has 7"),
         (wordy, "words of prose per line"),
         (terse, "words of prose per line"),
