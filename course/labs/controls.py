@@ -40,7 +40,7 @@ class Steps:
     def widget(self) -> Any:
         import ipywidgets as w
 
-        texts = [f"{option:g}" if isinstance(option, float) else str(option) for option in self.options]
+        texts = [_text(option) for option in self.options]
         options = [(f"{text} {self.unit}".rstrip(), option) for text, option in zip(texts, self.options, strict=True)]
         return w.SelectionSlider(options=options, value=self.value, **_look(self.label, self.help))
 
@@ -75,6 +75,13 @@ class Text:
 
 
 Control = Slider | Steps | Choice | Text
+
+
+def _text(option: Any) -> str:
+    """As every picture and table writes it: ``61,440``, ``0.5``, or the word itself."""
+    if isinstance(option, bool) or not isinstance(option, int | float):
+        return str(option)
+    return f"{option:,}" if isinstance(option, int) else f"{option:g}"
 
 
 def _look(label: str, tooltip: str) -> dict[str, Any]:

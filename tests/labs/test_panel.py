@@ -160,3 +160,9 @@ def test_a_prediction_whose_run_fails_says_so_and_can_be_run_again() -> None:
 
 def threads(name: str) -> list[Any]:
     return [t for t in threading.enumerate() if t.name == name]
+
+
+def test_a_step_is_written_as_the_pictures_write_it() -> None:
+    steps = Steps("sequence", (512, 61_440, 0.5, 4.0, "none", True), 61_440)
+    assert [text for text, _ in steps.widget().options] == ["512", "61,440", "0.5", "4", "none", "True"]
+    assert [text for text, _ in Steps("message", (0.0, 0.5), 0.5, unit="slots").widget().options] == ["0 slots", "0.5 slots"]
