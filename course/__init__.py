@@ -18,7 +18,14 @@ _HOMES = {"Ranks": "course.ranks.ranks", "Run": "course.ranks.run"}
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'course' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except (ImportError, AttributeError) as error:
+        from course.namesake import behind
+
+        if said := behind(error):
+            raise ImportError(said) from error
+        raise
 
 
 def load_ipython_extension(shell: Any) -> None:

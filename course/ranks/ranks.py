@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from course.namesake import behind, refuse_namesakes
 from course.ranks import cells, inside, wire
 from course.ranks.errors import RanksInterrupted
 from course.ranks.pool import Pool
@@ -40,6 +41,7 @@ class Ranks:
 
     def __init__(self, n: int, device: str = "auto", hardware: Any = None) -> None:
         _check(n, device)
+        refuse_namesakes("torch", "numpy")
         self.n = n
         self.hardware = _cluster(hardware)
         self.last_run: Run | None = None
@@ -170,6 +172,8 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
     try:
         return wire.dumps((function, args))
     except Exception as error:
+        if said := behind(error):
+            raise ImportError(said) from error
         from course.ranks.culprit import culprit
 
         raise TypeError(
@@ -183,6 +187,7 @@ def _announce() -> None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:
+        refuse_namesakes("torch", "numpy")  # which most notebooks load next, and might not even have a name for what is wrong
         from course.ranks import magic
 
         magic.register(shell)

@@ -6,6 +6,7 @@ import traceback
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
+from course.namesake import behind
 from course.ranks import wire
 from course.ranks.slots import Where
 from minipar.trace import now
@@ -30,6 +31,8 @@ class Failure(NamedTuple):
 
 def failure(rank: int, kind: str, error: BaseException, in_call: str = "") -> Failure:
     cause, relation = _cause(error)
+    if cause is None and (said := behind(error)):
+        error.add_note(said)
     return Failure(
         rank=rank,
         kind=kind,
