@@ -167,7 +167,8 @@ def _ask(p: Prediction, guess: Answer | None) -> Any:
 def html(text: str) -> str:
     """The first line as prose, the rest as it stands."""
     first, _, rest = text.partition("\n")
-    return escape(first) + (f"<pre style='margin:.3em 0;line-height:1.3'>{escape(rest)}</pre>" if rest else "")
+    style = "margin:.3em 0;line-height:1.3;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break words anywhere
+    return escape(first) + (f"<pre style='{style}'>{escape(rest)}</pre>" if rest else "")
 
 
 def _control(p: Prediction, guess: Answer | None) -> Any:

@@ -69,6 +69,8 @@ class Go:
                     watch(ranks)
                 if self.cancelled():
                     run.stop()
+                    if watch is not None:
+                        watch(ranks)  # what they do now: whoever saw them last saw them run
                     raise Cancelled
         if following is not None:
             following.wait(30.0)

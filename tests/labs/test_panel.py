@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from course import labs
-from course.labs import driver, lab_data_parallel, pool
+from course.labs import driver, lab_data_parallel, lab_ranks, pool
 from course.labs.base import Lab
 from course.labs.controls import Control, Slider, Steps
 from course.labs.driver import Cancelled
 from course.labs.go import Go
 from course.predict import predict
+from minipar.trace import now
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,6 +130,17 @@ def test_a_failing_run_is_told_beside_the_sliders() -> None:
     lab = labs.ranks(ranks=3, which=1, when=0, what="raises an error")
     assert lab.driver.settle(60)
     assert "RankError: rank 1 raised ValueError" in lab.panel._status.value
+
+
+def test_the_tiles_of_ranks_that_were_stopped_say_idle_and_count_no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_ranks, "PATIENCE", 600.0)
+    lab = labs.ranks(ranks=2, which=1, when=0, what="loops for ever")
+    deadline = now() + 60
+    while not (lab.states.states and lab.states.states[1].state == "running") and now() < deadline:
+        threading.Event().wait(0.01)
+    lab.panel._stop.click()
+    assert lab.driver.settle(60)
+    assert [(tile["text"], tile["ticks"]) for tile in lab.states._content()[0]["tiles"]] == [("idle", False)] * 2
 
 
 def test_run_of_a_prediction_unlocks_with_the_guess() -> None:
