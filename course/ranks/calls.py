@@ -197,6 +197,11 @@ def is_library(file: str) -> bool:
     return kind_of_file(file) != _USER
 
 
+def is_minipars(file: str) -> bool:
+    """Whether ``file`` is of minipar or the course, beside what only carries messages and runs ranks."""
+    return kind_of_file(file) == _MINIPAR
+
+
 def kind_of_file(file: str) -> int:
     if file.startswith("<") and not file.startswith("<%%ranks"):
         return _LIBRARY  # <frozen importlib>, <string>

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.ranks import wire
-from course.ranks.calls import is_library
+from course.ranks.calls import is_library, is_minipars
 from course.ranks.report import Failure
 from course.ranks.slots import Where
 
@@ -235,8 +235,9 @@ def frame_lines(frames: tuple[Where, ...]) -> list[str]:
             continue
         lines.append(f"  {place(frame)}, in {frame.function}")
         lines += code_line(frame)
-    if not lines and frames:
-        last = next((f for f in reversed(frames) if "/course/ranks/" not in f.file), frames[-1])
+    if not lines and frames:  # a lab's own work, say: its line, and not that of the call which it waits in
+        beside_ours = [f for f in frames if "/course/ranks/" not in f.file]
+        last = ([f for f in frames if is_minipars(f.file)] or beside_ours or list(frames))[-1]
         lines = [f"  {place(last)}, in {last.function}", *code_line(last)]
     return lines
 

@@ -14,9 +14,11 @@ import torch
 import torch.distributed as dist
 
 from course import Ranks
+from course.labs import work as labs_work
 from course.ranks import RankDied, RankError, RanksStopped, RanksTimeout, recovery
 from course.ranks.errors import frame_lines
 from course.ranks.slots import Where
+from minipar.comm import pending
 from tests.ranks.moments import here, until, until_all_are_here, until_waiting
 from tests.ranks.totals import total
 
@@ -65,6 +67,11 @@ def test_one_library_frame_is_told_as_one():
     user, library = Where("<%%ranks 1>", 3, "work"), Where(torch.__file__, 7, "load")
     assert "  (1 library frame, load in torch/__init__.py:7)" in frame_lines((user, library))
     assert "  (2 library frames, the last load in torch/__init__.py:7)" in frame_lines((user, library, library))
+
+
+def test_a_rank_of_a_lab_that_waits_is_told_at_the_labs_line():
+    work, block = Where(labs_work.__file__, 39, "work"), Where(pending.__file__, 140, "_block")
+    assert frame_lines((work, block))[0].endswith("line 39 of work.py, in work")
 
 
 def test_a_cause_is_told_before_its_consequence(pool):
