@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import io
 import typing
 from collections.abc import Callable
@@ -78,8 +80,7 @@ def _is_of_enum(kind: EnumType, key: str) -> bool:
 def _fill_enum(kind: EnumType, parts: Parts) -> None:
     own, state, fill = parts
     if not kind._member_names_:  # else it was here before, with all members
-        for key, value in own.items():
-            type.__setattr__(kind, key, value)  # an enum's own refuses to set a member
+        _fill_class(kind, own)
     fill(kind, state)
 
 
@@ -137,7 +138,40 @@ def _named_again(make: Callable[..., Any], name: str, module: str, *more: Any) -
     return made
 
 
-_TAKE_APART: dict[type, Callable[[Any], Parts]] = {
+class _Typed(typing.TypedDict):
+    pass
+
+
+_Dict: Any = type(_Typed)
+
+
+def _take_typed_dict_apart(kind: Any) -> Parts:
+    """It is not what its own ``class`` statement says: a dict, which inherits from no other typed one."""
+    own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return _typed_dict_again, (kind.__name__, kind.__bases__), own, None, None, _fill_class
+
+
+def _typed_dict_again(name: str, bases: tuple[type, ...]) -> Any:
+    return type.__new__(_Dict, name, bases, {})
+
+
+def _fill_class(kind: type, own: dict[str, Any]) -> None:
+    for name, value in own.items():
+        type.__setattr__(kind, name, value)  # an enum's own refuses to set a member
+
+
+_Manager: Any = type(contextlib.contextmanager(lambda: iter(()))())  # what such a function returns; it may decorate others
+
+
+def _take_manager_apart(manager: Any) -> Parts | None:
+    """None for one that was entered."""
+    is_new = inspect.getgeneratorstate(manager.gen) == inspect.GEN_CREATED
+    return (type(manager), (manager.func, manager.args, manager.kwds)) if is_new else None
+
+
+_TAKE_APART: dict[type, Callable[[Any], Parts | None]] = {
+    _Dict: _take_typed_dict_apart,
+    _Manager: _take_manager_apart,
     functools.cached_property: _take_property_apart,
     typing.NewType: _take_new_type_apart,
     typing.ParamSpec: _take_parameters_apart,

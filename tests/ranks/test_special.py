@@ -254,6 +254,61 @@ def test_flags_put_together_are_the_same_however_often_they_travel(ranks):
         assert ranks(1).run(space["work"], rights) == [(True, rights)]
 
 
+DICTS = """
+import typing
+
+class Options(typing.TypedDict, total=False):
+    name: typing.Required[str]
+    lr: float
+
+class More(Options):
+    steps: int
+
+T = typing.TypeVar("T")
+
+class Pair(typing.TypedDict, typing.Generic[T]):
+    left: T
+"""
+
+
+def test_a_typed_dict_is_one_there_too():
+    space = {"__name__": "__main__"}
+    exec(compile(DICTS, "a cell", "exec", dont_inherit=True), space)  # annotations of this file are text
+    options, more, pair = again([space["Options"], space["More"], space["Pair"]])
+    assert more is not space["More"]
+    assert typing.is_typeddict(more)
+    assert more(name="a", steps=2) == {"name": "a", "steps": 2}
+    assert (more.__required_keys__, more.__optional_keys__) == ({"name", "steps"}, {"lr"})
+    assert (more.__annotations__.keys(), options.__total__, more.__total__) == ({"name", "lr", "steps"}, False, True)
+    assert pair[int](left=1) == {"left": 1}
+
+
+MANAGED = """
+import contextlib
+log = []
+
+@contextlib.contextmanager
+def timed(name):
+    log.append("begin " + name)
+    yield
+    log.append("end " + name)
+
+@timed("step")
+def step():
+    return list(log)
+"""
+
+
+def test_a_function_under_a_context_manager_travels(ranks):
+    assert ranks(1).run(notebook(MANAGED)["step"]) == [["begin step"]]
+
+
+def test_a_context_manager_that_was_entered_does_not(ranks):
+    space = notebook(MANAGED + "manager = timed('x')\nmanager.__enter__()\ndef work(): return manager")
+    with pytest.raises(TypeError, match=r"the variable 'manager' \(_GeneratorContextManager\), which the function uses"):
+        ranks(1).run(space["work"])
+
+
 TYPES = """
 from typing import NewType, ParamSpec, TypeVar, TypeVarTuple
 Seconds = NewType("Seconds", float)
