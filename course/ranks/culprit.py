@@ -9,6 +9,7 @@ from typing import Any
 from course.ranks import special, wire
 from course.ranks.functions import content_of, globals_of
 
+MOST = 1000  # items that are tried one by one
 _OF_PYTHON = ("__dict__", "__weakref__")  # what each class has, and none needs
 
 
@@ -43,10 +44,8 @@ def _parts(value: Any) -> dict[Any, Any]:
     """What the learner sees of a function or class: by name, the things that travel with it."""
     if _kind(value) == "compiled function":
         return {}
-    if type(value) is dict:
-        return value
-    if type(value) in (list, tuple):
-        return dict(enumerate(value))
+    if type(value) in (dict, list, tuple):
+        return dict(value if isinstance(value, dict) else enumerate(value)) if len(value) <= MOST else {}
     if isinstance(value, functools.partial):
         return {getattr(value.func, "__name__", "func"): value.func, **dict(enumerate(value.args)), **value.keywords}
     if isinstance(value, MethodType):

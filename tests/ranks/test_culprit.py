@@ -69,7 +69,7 @@ def of_c(): return Field
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.guard = lock
+        self.guard = threading.Lock()
 net = torch.nn.Sequential(torch.nn.Sequential(Net()))
 def of_modules(): return net
 
@@ -117,6 +117,7 @@ def test_an_argument_is_named_by_what_it_holds():
     assert culprit(len, (1, {"a": [1, lock]})) == "the item 1 (lock), which 'a' holds,"
     assert culprit(len, (1, [lock])) == "the item 0 (lock), which argument 2 holds,"
     assert culprit(len, (lock,)) == "argument 1 (lock)"
+    assert culprit(len, ([0] * 10_000 + [lock],)) == "argument 1 (list)"  # in no time
 
 
 def test_a_closure_that_is_not_filled_does_not_hide_what_cannot_be_pickled(ranks):
