@@ -6,6 +6,7 @@ import { test } from "node:test";
 const js = process.env.MINIPAR_JS;
 const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
 const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
+const { scaleMarks } = await import(`${js}/experts-paint.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
 const { describe } = await import(`${js}/gestures.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
@@ -148,4 +149,12 @@ test("panels of a mesh stand beside each other where there is room, else below e
   assert.equal(new Set(meshLayout(3, 8, 4, 900).places.map((p) => p.y)).size, 1);
   assert.equal(new Set(meshLayout(3, 8, 4, 200).places.map((p) => p.y)).size, 3);
   assert.ok(meshLayout(3, 8, 4, 200).height > meshLayout(3, 8, 4, 900).height);
+});
+
+test("the marks of a scale of loads never lie one over the other", () => {
+  for (const top of [2, 8, 15.6, 64]) {
+    const downs = scaleMarks(top, 112).map(([, y]) => y).sort((a, b) => a - b);
+    assert.equal(downs.length, 3);
+    assert.ok(downs[1] - downs[0] >= 12 && downs[2] - downs[1] >= 12, `${top}: ${downs}`);
+  }
 });

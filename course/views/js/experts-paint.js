@@ -4,6 +4,7 @@ import { FONT, hatch } from "./canvas.js";
 import { bytes, percent, three } from "./format.js";
 import { cssOf, inkOn, rampOf } from "./scale.js";
 
+const LINE = 12; // pixels from one line of words to the next
 const DROP = "#D55E00", BUSY_RANK = "#E69F00", RANK = "#56B4E9";
 
 function words(ctx, theme, text, x, y, { size = 11, align = "left", ink = theme.soft, weight = 400 } = {}) {
@@ -64,15 +65,18 @@ function paintPixels(ctx, box, width, height, colour) {
   ctx.drawImage(small, box.x, box.y, box.w, box.h);
 }
 
+// What is written beside a scale from 0 to `top`, and how far down: the ends give way to the even load, never one over the other.
+export function scaleMarks(top, height) {
+  const even = Math.min(height - 5, Math.max(5, height * (1 - 1 / top)));
+  return [["1x even", even], ["0x", Math.max(height - 5, even + LINE)], [`${three(top)}x`, Math.min(5, even - LINE)]];
+}
+
 function paintScale(ctx, { theme }, box, ramp, top) {
   for (let i = 0; i < box.h; i++) {
     ctx.fillStyle = cssOf(ramp(1 - i / box.h));
     ctx.fillRect(box.x, box.y + i, box.w, 1.5);
   }
-  for (const value of [0, 1, top]) {
-    const y = box.y + box.h * (1 - value / top);
-    words(ctx, theme, `${three(value)}x${value === 1 ? " even" : ""}`, box.x + box.w + 5, Math.min(box.y + box.h - 5, Math.max(box.y + 5, y)));
-  }
+  for (const [text, y] of scaleMarks(top, box.h)) words(ctx, theme, text, box.x + box.w + 5, box.y + y);
 }
 
 export function paintDrops(ctx, scene, box) {
