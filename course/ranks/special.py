@@ -6,8 +6,10 @@ import contextlib
 import functools
 import inspect
 import io
+import types
 import typing
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from enum import Enum, EnumType
 from typing import Any
 
@@ -39,17 +41,72 @@ def _dispatcher_again(function: Callable[..., Any], others: tuple[tuple[type, Ca
     return made
 
 
-def has_slots(obj: Any) -> bool:
-    """Not those of an enum or a named tuple, which see to that themselves."""
-    if not isinstance(obj, type) or "__slots__" not in obj.__dict__:
-        return False
-    return not issubclass(obj, Enum) and typing.NamedTuple not in getattr(obj, "__orig_bases__", ())
+def is_class(obj: Any) -> bool:
+    return isinstance(obj, type)
 
 
-def with_slots(kind: type, parts: Parts) -> Parts:
-    """cloudpickle's ``parts`` of a class, and its slots: without them its instances could not come back."""
-    make, (meta, name, bases, space, *rest), *state = parts
-    return make, (meta, name, bases, {**space, "__slots__": kind.__dict__["__slots__"]}, *rest), *state
+def class_parts(kind: type, parts: Parts) -> Parts:
+    """cloudpickle's ``parts`` of a class that goes by value, and what they leave out.
+
+    Without its slots, its instances could not come back. A class that is known where it arrives is taken as it is there: making
+    another one would tell its bases and its metaclass of a new class.
+    """
+    if len(parts) != WHOLE:
+        return parts
+    make, (meta, name, bases, space, *rest), state, _, _, fill = parts
+    more = {"__qualname__": kind.__qualname__} if kind.__qualname__ != name else {}
+    if "__slots__" in vars(kind) and typing.NamedTuple not in getattr(kind, "__orig_bases__", ()):  # which sees to that itself
+        more["__slots__"] = vars(kind)["__slots__"]
+    return _class_again, (make, meta, name, bases, {**space, **more}, *rest), (fill, state), None, None, _fill_again
+
+
+has_slots, with_slots = is_class, class_parts
+
+WHOLE = 6  # parts, of a class of which another process knows nothing
+_made: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were defined in another process
+
+
+def _class_again(
+    make: Callable[..., type], meta: type, name: str, bases: tuple[Any, ...], space: Any, track: str, *rest: Any
+) -> type:
+    known: type | None = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(track)
+    if known is not None:
+        return known
+    with _without_hooks(meta, bases):
+        made = make(meta, name, bases, space, track, *rest)
+    _made.add(made)
+    return made
+
+
+def _fill_again(kind: type, parts: Parts) -> None:
+    fill, state = parts
+    if kind in _made:  # else it was defined here, and is as it is here
+        fill(kind, state)
+
+
+@contextlib.contextmanager
+def _without_hooks(meta: type, bases: tuple[Any, ...]) -> Iterator[None]:
+    """What a learner's bases and metaclass do with a new class was done where it was defined, with arguments that are not known."""
+    hooks = [(kind, "__init_subclass__") for base in types.resolve_bases(bases) for kind in base.__mro__]
+    hooks += [(kind, name) for kind in meta.__mro__ for name in ("__prepare__", "__new__", "__init__")]
+    held = {(kind, name): vars(kind)[name] for kind, name in hooks if kind in _made and name in vars(kind)}
+    for kind, name in held:
+        type.__setattr__(kind, name, _passed_on(kind, name))
+    try:
+        yield
+    finally:
+        for (kind, name), hook in held.items():
+            type.__setattr__(kind, name, hook)
+
+
+def _passed_on(kind: type, name: str) -> Any:
+    """Instead of a hook of ``kind``: the next one, without arguments by name."""
+
+    def passed_on(own: Any, *given: Any, **_: Any) -> Any:
+        following = getattr(super(kind, own), name)
+        return following(own, *given) if name == "__new__" else following(*given)
+
+    return passed_on if name in ("__new__", "__init__") else classmethod(passed_on)
 
 
 def _reduced(kind: type) -> Any:
@@ -69,7 +126,8 @@ def _take_enum_apart(kind: EnumType) -> Parts | None:
     own["_value2member_map_"] = {value: one for value, one in kind._value2member_map_.items() if _has_name(one)}
     others = {key: value for key, value in others.items() if key not in own}
     space = {"__module__": module, "__qualname__": qualname}
-    return _make_class, (type(kind), name, bases, space, *rest), (own, (others, slots), fill), None, None, _fill_enum
+    make = _class_again, (_make_class, type(kind), name, bases, space, *rest)
+    return *make, (own, (others, slots), fill), None, None, _fill_enum
 
 
 def _is_of_enum(kind: EnumType, key: str) -> bool:
@@ -81,7 +139,7 @@ def _fill_enum(kind: EnumType, parts: Parts) -> None:
     own, state, fill = parts
     if not kind._member_names_:  # else it was here before, with all members
         _fill_class(kind, own)
-    fill(kind, state)
+    _fill_again(kind, (fill, state))
 
 
 def _take_member_apart(member: Enum) -> Parts | None:
@@ -110,7 +168,8 @@ def _member(kind: Any, name: str, *data: Any) -> Enum:
 
 
 def _fill_member(member: Enum, state: dict[str, Any]) -> None:
-    vars(member).update(state)
+    if type(member) in _made:
+        vars(member).update(state)
 
 
 def _take_property_apart(prop: functools.cached_property[Any]) -> Parts:
