@@ -7,6 +7,7 @@ const js = process.env.MINIPAR_JS;
 const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
 const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
 const { scaleMarks } = await import(`${js}/experts-paint.js`);
+const { expertsLayout } = await import(`${js}/experts.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
 const { describe } = await import(`${js}/gestures.js`);
 const { Scale, layOut, panned, under, zoomed } = await import(`${js}/layout.js`);
@@ -156,5 +157,15 @@ test("the marks of a scale of loads never lie one over the other", () => {
     const downs = scaleMarks(top, 112).map(([, y]) => y).sort((a, b) => a - b);
     assert.equal(downs.length, 3);
     assert.ok(downs[1] - downs[0] >= 12 && downs[2] - downs[1] >= 12, `${top}: ${downs}`);
+  }
+});
+
+test("on a narrow page the bars of the ranks keep their length and stand above the matrix", () => {
+  const [title, words] = [330, 165]; // pixels: the bars' title, and what is written beside the longest bar
+  for (let width = 340; width < 1600; width += 20) {
+    const { bars, matrix, height } = expertsLayout({ experts: 8, ranks: 4 }, width);
+    assert.ok(bars.w > words + 80, `${width}: bars of ${bars.w - words}`);
+    assert.ok(matrix.y > bars.y + bars.h + 24 || matrix.x > bars.x + title, `${width}: the titles meet`);
+    assert.ok(matrix.x + matrix.w <= width && matrix.y + matrix.h < height, `${width}: the matrix is cut off`);
   }
 });

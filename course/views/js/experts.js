@@ -16,6 +16,8 @@ export function readExperts(header, view) {
     dropped: take(columns), rankLoad: take(ranks), traffic: take(ranks * ranks) };
 }
 
+const ABREAST = 700; // pixels: with fewer the bars and the matrix stand one below the other, or their titles would meet
+
 // Where the four pictures stand for a given width.
 export function expertsLayout({ experts, ranks }, width) {
   const cell = Math.max(3, Math.min(20, Math.floor(190 / Math.max(1, experts))));
@@ -23,9 +25,11 @@ export function expertsLayout({ experts, ranks }, width) {
   const drops = { x: 62, y: heat.y + heat.h + 32, w: heat.w, h: 44 };
   const row = drops.y + drops.h + 52;
   const h = Math.max(84, Math.min(200, ranks * 22));
-  const bars = { x: 62, y: row, w: width * 0.46 - 62, h };
-  const matrix = { x: width * 0.56, y: row, w: Math.min(width * 0.40, Math.max(h * 1.6, ranks * 52)), h };
-  return { heat, drops, bars, matrix, height: row + h + 26 };
+  const wide = width >= ABREAST;
+  const bars = { x: 62, y: row, w: (wide ? width * 0.46 : width - 16) - 62, h };
+  const [x, y, most] = wide ? [width * 0.56, row, width * 0.40] : [62, row + h + 44, width - 62 - 16];
+  const matrix = { x, y, w: Math.min(most, Math.max(h * 1.6, ranks * 52)), h };
+  return { heat, drops, bars, matrix, height: y + h + 26 };
 }
 
 class ExpertsPicture {
