@@ -89,7 +89,8 @@ class ExpertsLab(Lab):
         history = out[0].steps
         self._find(history[-LAST:])
         self.figures.find("the layer, forward and backward", seen.makespan, "s", "paced")
-        self.figures.find("loss, first and last steps", f"{_loss(history[:LAST]):.3f}, {_loss(history[-LAST:]):.3f}")
+        ends = min(LAST, len(history) // 2)  # of a short run, its halves: not twice the whole
+        self.figures.find("loss, first and last steps", f"{_loss(history[:ends]):.3f}, {_loss(history[-ends:]):.3f}")
         width = Setting.width * SCALE
         return f"Predicted is an even spread. Times paced as {LINK}, experts {width} wide, {pace(factor)}."
 
