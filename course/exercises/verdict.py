@@ -9,6 +9,7 @@ _BOX = (
     "border-left:4px solid {colour};padding:.5em .9em;margin:.3em 0;max-width:60em;"
     "background:var(--jp-layout-color2,#f5f5f5);color:var(--jp-content-font-color1,#1b1b1b)"
 )
+_PRE = "margin:.5em 0 0;background:none;color:inherit;word-break:normal;overflow-wrap:anywhere"  # JupyterLab breaks words anywhere
 RIGHT, NOT_YET = "#009E73", "#E69F00"  # told apart by the common colour-vision deficiencies, and by their words
 
 
@@ -36,7 +37,7 @@ class Verdict:
         colour = RIGHT if self.ok else NOT_YET
         sign = "✓" if self.ok else "✗"
         first, *rest = self.message.split("\n")
-        more = f'<pre style="margin:.5em 0 0;background:none;color:inherit">{escape(chr(10).join(rest))}</pre>' if rest else ""
+        more = f'<pre style="{_PRE}">{escape(chr(10).join(rest))}</pre>' if rest else ""
         tried = f'<div style="opacity:.7;font-size:90%;margin-top:.3em">{escape(self.tried)}</div>' if self.tried else ""
         head = f'<b style="color:{colour}">{sign}</b> <b>{self._mark}:</b> {escape(first)}'
         return f'<div style="{_BOX.format(colour=colour)}">{head}{more}{tried}</div>'
