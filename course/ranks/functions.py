@@ -16,6 +16,8 @@ import contextlib
 import dis
 import functools
 import importlib
+import marshal
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -23,7 +25,8 @@ from typing import Any
 
 _GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # the last two: of a class
 _SURROUNDINGS = ("__name__", "__package__", "__path__", "__file__")  # for relative imports
-_ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__")
+_ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__")
+_attributes = operator.attrgetter(*_ATTRIBUTES)
 
 Cached = type(functools.cache(lambda: None))
 
@@ -38,23 +41,33 @@ def has_a_home(obj: Any) -> bool:
     return found is obj
 
 
-def take_apart(function: FunctionType, namespaces: Namespaces) -> tuple[Any, ...]:
+def take_apart(function: FunctionType, shared: Shared) -> tuple[Any, ...]:
     """What pickle needs to make ``function`` again."""
     code, space, cells = function.__code__, function.__globals__, function.__closure__
     used = {name: space[name] for name in globals_of(code) if name in space}
     parts = tuple(submodules(code, (*used.values(), *map(content_of, cells or ()))))
-    plain = FunctionType(code, space, closure=cells)
-    attributes = {
-        name: value for name in _ATTRIBUTES if (value := getattr(function, name)) is not getattr(plain, name) and value != {}
-    }
-    return _put_together, (code, namespaces.of(space), cells, parts), (used, function.__dict__, attributes), None, None, _fill
+    made = _put_together, (shared.code(code), shared.namespace(space), cells, parts)
+    attributes = _own_attributes(function)
+    if not (used or attributes or function.__dict__):
+        return made
+    return *made, (used, function.__dict__, attributes), None, None, _fill
 
 
-def _put_together(code: CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, parts: tuple[str, ...]) -> FunctionType:
+def _own_attributes(function: FunctionType) -> dict[str, Any]:
+    """Those that it would not have as one just made of its code."""
+    plain = FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
+    pairs = zip(_ATTRIBUTES, _attributes(function), _attributes(plain), strict=True)
+    own = {name: value for name, value, other in pairs if value is not other}
+    return own | {"__annotations__": function.__annotations__} if function.__annotations__ else own
+
+
+def _put_together(
+    code: bytes | CodeType, namespace: dict[str, Any], cells: tuple[Any, ...] | None, parts: tuple[str, ...]
+) -> FunctionType:
     namespace["__builtins__"] = builtins  # C code that imports, such as torch.full, looks for them here
     for part in parts:
         importlib.import_module(part)
-    return FunctionType(code, namespace, closure=cells)
+    return FunctionType(_code_of(code) if isinstance(code, bytes) else code, namespace, closure=cells)
 
 
 def _fill(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
@@ -65,16 +78,34 @@ def _fill(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any], d
         setattr(function, name, value)
 
 
-class Namespaces:
-    """The globals of the functions of one pickle: one dictionary there, to be filled, for each that they share here."""
+class Shared:
+    """What the functions of one pickle have in common: their code, and their namespaces, each one dictionary there."""
 
     def __init__(self) -> None:
-        self._known: dict[int, dict[str, Any]] = {}
+        self._namespaces: dict[int, dict[str, Any]] = {}
+        self._codes: dict[int, bytes | CodeType] = {}
 
-    def of(self, space: dict[str, Any]) -> dict[str, Any]:
-        if id(space) not in self._known:
-            self._known[id(space)] = {name: space[name] for name in _SURROUNDINGS if name in space}
-        return self._known[id(space)]
+    def namespace(self, space: dict[str, Any]) -> dict[str, Any]:
+        """To be filled; only the surroundings are there."""
+        if id(space) not in self._namespaces:
+            self._namespaces[id(space)] = {name: space[name] for name in _SURROUNDINGS if name in space}
+        return self._namespaces[id(space)]
+
+    def code(self, code: CodeType) -> bytes | CodeType:
+        """Whole, with the file that every traceback names, and ten times faster than in parts."""
+        if id(code) not in self._codes:
+            try:
+                self._codes[id(code)] = marshal.dumps(code)
+            except ValueError:  # of a tool that put objects of its own among the constants: in parts
+                self._codes[id(code)] = code
+        return self._codes[id(code)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _code_of(marshalled: bytes) -> CodeType:
+    """The same code at every run: what Python has learned of it is kept."""
+    code: CodeType = marshal.loads(marshalled)
+    return code
 
 
 def take_cell_apart(cell: CellType) -> tuple[Any, ...]:

@@ -6,10 +6,8 @@ A frame is ``kind (1 byte), size of meta (4), size of body (8), meta, body``: ``
 
 from __future__ import annotations
 
-import contextlib
 import io
 import marshal
-import os
 import pickle
 import socket
 import struct
@@ -24,7 +22,7 @@ from course.ranks import functions, special
 
 HEADER = struct.Struct("!BIQ")
 
-# kernel to rank; RUN: meta (number, sys.path, working folder), body (function, arguments)
+# kernel to rank; RUN: meta (number, packed surroundings), body (function, arguments)
 JOIN, LEAVE, RUN = 1, 2, 3
 # rank to kernel; DONE: meta (number of the run, failure or None, tally or None, whether the process group is there), body result
 READY, LEFT, EVENTS, DONE = 11, 12, 13, 14
@@ -64,8 +62,10 @@ class Frames:
                 break
             frames.append(Frame(kind, pickle.loads(data[meta:body]), bytes(data[body:end])))
             start = end
-        if start or not self._buffer:  # else all of it still waits for its end
+        if start < size and (start or not self._buffer):  # else all of it still waits for its end
             self._buffer = bytearray(data[start:])
+        elif start == size and self._buffer:
+            self._buffer = bytearray()
         return frames
 
 
@@ -106,16 +106,15 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
-        self._namespaces = functions.Namespaces()
+        self._shared = functions.Shared()
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, CodeType):  # whole, with the file that every traceback names, and ten times faster than in parts
-            with contextlib.suppress(ValueError):  # of a tool that put objects of its own among the constants: in parts
-                return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, _FUNCTIONS) and obj.__module__ in _REBUILDERS:
             return NotImplemented
         if type(obj) is FunctionType and not functions.has_a_home(obj):
-            return special.take_dispatcher_apart(obj) if special.dispatches(obj) else functions.take_apart(obj, self._namespaces)
+            return special.take_dispatcher_apart(obj) if special.dispatches(obj) else functions.take_apart(obj, self._shared)
+        if type(obj) is CodeType and isinstance(code := self._shared.code(obj), bytes):
+            return marshal.loads, (code,)
         if type(obj) is CellType:
             return functions.take_cell_apart(obj)
         if type(obj) is functions.Cached and not functions.has_a_home(obj):
@@ -164,11 +163,3 @@ def dumps(obj: Any) -> memoryview:
 
 def loads(data: bytes | memoryview) -> Any:
     return pickle.loads(data)
-
-
-def working_folder() -> str:
-    """Of this process; the root where it has been removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return "/"

@@ -276,3 +276,22 @@ def calls_of(work):
     finally:
         sys.setprofile(None)
     return next(seen)
+
+
+def test_functions_of_one_code_share_it_there_too_and_so_do_later_journeys():
+    def counter(start):
+        return lambda: start
+
+    one, two = again((counter(1), counter(2)))
+    assert (one(), two()) == (1, 2)
+    assert one.__code__ is two.__code__ is again(counter(3)).__code__
+
+
+def test_code_that_marshal_cannot_take_travels_in_parts():
+    kind = notebook("class Odd: pass")["Odd"]
+    cell = notebook("def work(): return 'here'")
+    code = cell["work"].__code__
+    odd = kind()
+    odd.name = "odd"
+    cell["work"].__code__ = code.replace(co_consts=tuple(odd if one == "here" else one for one in code.co_consts))
+    assert again(cell["work"])().name == "odd"
