@@ -1,4 +1,4 @@
-"""Which device and backend a rank gets, and the pace it keeps."""
+"""Which device and backend a rank gets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,3 @@ def choose_device(wanted: str, rank: int, size: int) -> tuple[Any, str, int]:
     if not gpus:
         return torch.device("cpu"), "gloo", 0
     return torch.device("cuda", rank % gpus), "cpu:gloo,cuda:nccl" if gpus >= size else "gloo", gpus
-
-
-def pace(hardware: Any, rank: int) -> None:
-    """Have minipar make every call last as long as it would on ``hardware``; None for as fast as this machine goes.
-
-    Whatever an earlier run left under way, was late, or paced by itself: the links are free and this machine is on time.
-    """
-    from minipar import pacing
-
-    pacing.pace(hardware, rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import io
 import os
@@ -16,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from course.ranks import calls, wire
-from course.ranks.devices import choose_device, pace
+from course.ranks import calls, surroundings, wire
+from course.ranks.devices import choose_device
 from course.ranks.guard import Guard, leave, main_stack
 from course.ranks.report import Failure, failure
 from course.ranks.slots import IDLE, RUNNING, Slots
@@ -52,6 +51,8 @@ class Rank:
         self.slots: Slots
         self.calls: calls.Calls
         self.is_joined: Callable[[], bool]
+        self.pace: Callable[[Any, int], None]
+        self.surroundings = surroundings.Surroundings()
         self.guard = Guard(guard, self.flush, self.describe)
         self.main = _fresh_main()
 
@@ -60,7 +61,8 @@ class Rank:
     def join(self, order: dict[str, Any], hardware: bytes) -> None:
         """Become rank ``order["rank"]`` of ``order["size"]`` in a fresh process group, then say so."""
         self.rank, self.size = order["rank"], order["size"]
-        _adopt_surroundings(order)
+        surroundings.adopt_environment(order["env"])
+        self.surroundings.adopt(order["surroundings"])
         if not self.guard.is_alive():
             self._first_time(order)
         try:
@@ -75,7 +77,7 @@ class Rank:
         import torch
 
         from course.ranks import hooks
-        from minipar import comm
+        from minipar import comm, pacing
 
         random.seed()
         if numpy := sys.modules.get("numpy"):
@@ -84,6 +86,7 @@ class Rank:
         self.slots = Slots(order["slots"], self.size)
         self.calls = calls.Calls(self.rank, self.slots)
         self.is_joined = torch.distributed.is_initialized
+        self.pace = pacing.pace
         hooks.attach(self.calls)
         comm.set_monitor(self.calls)
         tracer.rank = self.rank
@@ -125,15 +128,11 @@ class Rank:
 
     # ---- running a function
 
-    def run(self, order: tuple[int, list[str], str], body: bytes) -> None:
-        self.run_id, path, folder = order
-        if sys.path != path:
-            sys.path[:] = path
-        with contextlib.suppress(OSError):
-            if wire.working_folder() != folder:
-                os.chdir(folder)
+    def run(self, order: tuple[int, bytes], body: bytes) -> None:
+        self.run_id, packed = order
+        self.surroundings.adopt(packed)
         tracer.drain()
-        pace(self.hardware, self.rank)
+        self.pace(self.hardware, self.rank)  # anew: what an earlier run left under way, was late, or paced by itself is over
         self.slots.write(self.rank, RUNNING)
         fault, result = self._call(body)
         if self.is_copy:  # of os.fork in the function: only the rank itself answers
@@ -249,18 +248,6 @@ def device() -> Any:
     import torch
 
     return _rank.device if _rank is not None and _rank.device is not None else torch.device("cpu")
-
-
-def _adopt_surroundings(order: dict[str, Any]) -> None:
-    """See files, modules and environment variables as the kernel does."""
-    for name, value in order["env"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    sys.path[:] = order["path"]
-    with contextlib.suppress(OSError):
-        os.chdir(order["cwd"])
 
 
 def _fresh_main() -> types.ModuleType:

@@ -9,13 +9,12 @@ import itertools
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-from course.ranks import errors, recovery, strays, watchdog, wire
+from course.ranks import errors, recovery, strays, surroundings, watchdog, wire
 from course.ranks.errors import Trouble
 from course.ranks.hub import hub, send_to_all
 from course.ranks.member import Member
@@ -133,7 +132,7 @@ class Pool:
             )
 
     def _begin(self, run: Run, body: bytes | memoryview) -> None:
-        frame = wire.pack(wire.RUN, (run.number, sys.path, wire.working_folder()), body)
+        frame = wire.pack(wire.RUN, (run.number, surroundings.packed()), body)
         self.run = self.latest = run
         self._suspect = watchdog.Suspect()
         for m in self.members:
@@ -164,8 +163,7 @@ class Pool:
             "slots": self.home / "slots",
             "device": self.device,
             "cpus": cpus,
-            "path": sys.path[:],
-            "cwd": wire.working_folder(),
+            "surroundings": surroundings.packed(),
             "env": self.server.environment_of_ranks(),
         }
 

@@ -19,7 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
-from course.ranks import strays, wire
+from course.ranks import strays, surroundings
 from course.ranks.hub import Hub, hub, quietly
 
 START_LIMIT = 120.0  # seconds; importing torch from a cold disk can take a while
@@ -200,7 +200,7 @@ def _clean_path() -> list[str]:
 
     Only text: Python passes over whatever else was put there.
     """
-    here = wire.working_folder()
+    here = surroundings.working_folder()
     return [p for p in sys.path if isinstance(p, str) and p not in ("", here)] + [here]
 
 

@@ -145,6 +145,20 @@ def test_ranks_see_the_notebooks_folder_modules_and_environment(ranks, tmp_path,
     assert ranks(2).run(work) == [(42, str(tmp_path))] * 2
 
 
+def test_a_folder_and_a_path_that_a_function_changed_are_the_kernels_again_in_the_next_run(ranks, tmp_path):
+    def move():
+        os.chdir(tmp_path)
+        sys.path.append(str(tmp_path))
+
+    def here():
+        return os.getcwd(), sys.path
+
+    pool = ranks(2)
+    before = pool.run(here)
+    pool.run(move)
+    assert pool.run(here) == before == [(os.getcwd(), sys.path)] * 2
+
+
 def test_ranks_follow_the_kernels_variables_also_when_one_is_taken_away(ranks, monkeypatch):
     ranks(1)  # the fork server is there, and has what the kernel had
     monkeypatch.setenv("SET_LATER_BY_THIS_TEST", "1")
