@@ -15,11 +15,12 @@ from typing import Any
 from course.ranks import wire
 from minipar.trace import now
 
-TICK = 100  # milliseconds between two looks at time limits and hangs
+TICK = 0.1  # seconds between two looks at time limits and hangs
 READ = 1 << 20  # bytes taken from a socket at once
 PIPE = 1 << 16  # bytes that a pipe holds
 PIPES = 16  # times as much it may be told to hold; who prints without end does not keep the reader from all others
 SMALL = 4096  # bytes that an empty socket takes at once on every system
+LINUX = hasattr(select, "epoll")  # which costs the same however many files are watched, and counts in seconds
 
 
 class Hub:
@@ -29,7 +30,7 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._poll: Any = select.epoll() if LINUX else select.poll()
         self._watched: dict[int, tuple[Any, Callable[[], None]]] = {}  # by descriptor
         self.is_lost = False  # in a forked child, which has no reader thread
         self._late: list[Callable[[], None]] = []
@@ -55,8 +56,9 @@ class Hub:
 
     def watch(self, file: Any, events: int, callback: Callable[[], None]) -> None:
         """Reader thread only: call ``callback`` when ``file`` is ready for ``events`` (of ``select.poll``)."""
+        known = file.fileno() in self._watched
         self._watched[file.fileno()] = file, callback
-        self._poll.register(file, events)
+        (self._poll.modify if known else self._poll.register)(file, events)
 
     def forget(self, file: Any) -> None:
         """Reader thread only: no longer watch ``file``, which is about to be closed."""
@@ -74,9 +76,10 @@ class Hub:
 
     def _loop(self) -> None:
         due = 0.0
+        tick = TICK if LINUX else TICK * 1e3
         while True:
             late, self._late = self._late, []
-            for fd, _ in self._poll.poll(0 if late else TICK if self.tickers else None):
+            for fd, _ in self._poll.poll(0 if late else tick if self.tickers else None):
                 if fd in self._watched:  # an earlier callback may have closed it
                     quietly(self._watched[fd][1])
             for work in late:
@@ -84,7 +87,7 @@ class Hub:
             if now() >= due:
                 for ticker in list(self.tickers):
                     quietly(ticker)
-                due = now() + TICK / 1e3
+                due = now() + TICK
 
 
 def quietly(work: Callable[..., None], *args: Any) -> None:
