@@ -35,6 +35,7 @@ class Lab:
             raise TypeError(f"{self.title} has no setting {min(unknown)!r}; it has {', '.join(self.values)}")
         self.values.update(values)
         self.said = ""
+        self.drawn = False  # whether any prediction was shown yet
         self.panel: Any = None
         if attended():
             self._open_panel()
@@ -73,6 +74,7 @@ class Lab:
         self.figures.found.clear()
         self.figures.predicted.clear()
         self.predict(Settings(**values))
+        self.drawn = True
         if self.panel is not None:
             self.panel.show_table(self.table())
 
@@ -107,7 +109,7 @@ class Lab:
         with self._telling:
             if reason:
                 self.driver.stop()
-                shown = " Below stays what was possible last." if self.figures.predicted else ""
+                shown = " Below stays what was possible last." if self.drawn else ""
                 self.panel.say(f"Not possible: {reason.rstrip('.')}.{shown}", alert=True)
             else:
                 self.panel.say("The ranks start…", running=True)
