@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const js = process.env.MINIPAR_JS;
-const { percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
+const { broken, percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
 const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
 const { scaleMarks } = await import(`${js}/experts-paint.js`);
 const { expertsLayout } = await import(`${js}/experts.js`);
@@ -168,4 +168,13 @@ test("on a narrow page the bars of the ranks keep their length and stand above t
     assert.ok(matrix.y > bars.y + bars.h + 24 || matrix.x > bars.x + title, `${width}: the titles meet`);
     assert.ok(matrix.x + matrix.w <= width && matrix.y + matrix.h < height, `${width}: the matrix is cut off`);
   }
+});
+
+test("a caption is broken between words and pushes the pictures down", () => {
+  const caption = "each square a rank; ranks of one colour and letter talk to each other over that axis";
+  assert.equal(broken(caption, 800).length, 1);
+  const narrow = broken(caption, 300);
+  assert.equal(narrow.join(" "), caption);
+  assert.ok(narrow.length > 1 && narrow.every((line) => line.length <= 45));
+  assert.ok(meshLayout(2, 4, 4, 300, narrow.length).places[0].y > meshLayout(2, 4, 4, 300).places[0].y);
 });

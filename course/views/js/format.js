@@ -76,3 +76,16 @@ export function quantity(value, unit = "") {
   const plain = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4)));
   return `${plain} ${unit}`.trim();
 }
+
+export const CAPTION_LINE = 15; // pixels from one line of a caption to the next
+
+// The lines of a caption of 12 pixels in `width` pixels, broken between words.
+export function broken(text, width) {
+  const most = Math.max(20, Math.floor(width / 6.6)); // letters, on the average
+  const lines = [];
+  for (const word of text.split(" ")) {
+    if (lines.length && lines.at(-1).length + 1 + word.length <= most) lines.push(`${lines.pop()} ${word}`);
+    else lines.push(word);
+  }
+  return lines;
+}

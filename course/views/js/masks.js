@@ -2,20 +2,22 @@
 
 import { FONT, Surface } from "./canvas.js";
 import { frameOf, markDrawn } from "./dom.js";
+import { CAPTION_LINE, broken } from "./format.js";
 import { onThemeChange, themeOf } from "./theme.js";
 
 const GAP = 14, CAPTION = 22, TITLE = 18, NOTE = 20;
 
 // Squares of equal side, four to a line at most, and about as many in each line.
-export function masksLayout(ranks, width) {
+export function masksLayout(ranks, width, captionLines = 1) {
+  const top = CAPTION + (captionLines - 1) * CAPTION_LINE;
   const lines = Math.max(1, Math.ceil(ranks / 4));
   const columns = Math.max(1, Math.ceil(ranks / lines));
   const side = Math.max(40, Math.min(200, Math.floor((width - GAP) / columns) - GAP));
   const places = Array.from({ length: ranks }, (_, r) => ({
     x: GAP + (r % columns) * (side + GAP),
-    y: CAPTION + TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
+    y: top + TITLE + Math.floor(r / columns) * (side + TITLE + NOTE),
   }));
-  return { side, places, height: CAPTION + lines * (side + TITLE + NOTE) };
+  return { side, places, height: top + lines * (side + TITLE + NOTE) };
 }
 
 class Masks {
@@ -23,10 +25,15 @@ class Masks {
     this.model = model;
     Object.assign(this, frameOf(el, "masks"));
     this.canvas.setAttribute("role", "img");
-    this.surface = new Surface(this.canvas, (ctx, w) => this.paint(ctx, w), (w) => masksLayout(this.header.ranks ?? 0, w).height);
+    this.surface = new Surface(this.canvas, (ctx, w) => this.paint(ctx, w), (w) => this.layout(w).height);
     this.stops = [onThemeChange(() => this.update())];
     model.on("change:_header", () => this.update());
     this.update();
+  }
+
+  layout(width) {
+    const { ranks = 0, caption = "" } = this.header;
+    return masksLayout(ranks, width, broken(caption, width - GAP).length);
   }
 
   update() {
@@ -38,14 +45,14 @@ class Masks {
 
   paint(ctx, width) {
     const { ranks = 0, size = 0, titles = [], notes = [], mine, caption = "" } = this.header;
-    const { side, places } = masksLayout(ranks, width);
+    const { side, places } = this.layout(width);
     const { ink, soft } = themeOf(this.root);
     const write = (words, x, y, colour) => {
       ctx.fillStyle = colour;
       ctx.fillText(words, x, y);
     };
     ctx.font = `12px ${FONT}`;
-    if (ranks) write(caption, GAP, 14, soft);
+    if (ranks) broken(caption, width - GAP).forEach((line, i) => write(line, GAP, 14 + i * CAPTION_LINE, soft));
     places.forEach(({ x, y }, rank) => {
       write(titles[rank], x, y - 5, ink);
       write(notes[rank], x, y + side + 14, soft);

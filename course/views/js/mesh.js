@@ -2,17 +2,19 @@
 
 import { FONT, Surface } from "./canvas.js";
 import { frameOf, markDrawn } from "./dom.js";
+import { CAPTION_LINE, broken } from "./format.js";
 import { onThemeChange, themeOf } from "./theme.js";
 
 const MESH_CAPTION = 22, PANEL_GAP = 18, PANEL_TITLE = 22, CELL = 34, CELL_GAP = 3;
 
 // Where each panel stands: as many beside each other as fit.
-export function meshLayout(panels, ranks, columns, width) {
+export function meshLayout(panels, ranks, columns, width, captionLines = 1) {
+  const top = MESH_CAPTION + (captionLines - 1) * CAPTION_LINE;
   const wide = Math.max(columns, 4) * CELL + PANEL_GAP;
   const across = Math.max(1, Math.min(panels, Math.floor((width + PANEL_GAP) / wide)));
   const tall = PANEL_TITLE + Math.ceil(ranks / columns) * CELL + 8;
-  const places = Array.from({ length: panels }, (_, i) => ({ x: (i % across) * wide, y: MESH_CAPTION + Math.floor(i / across) * tall }));
-  return { places, height: MESH_CAPTION + Math.ceil(panels / across) * tall };
+  const places = Array.from({ length: panels }, (_, i) => ({ x: (i % across) * wide, y: top + Math.floor(i / across) * tall }));
+  return { places, height: top + Math.ceil(panels / across) * tall };
 }
 
 class MeshPicture {
@@ -28,8 +30,8 @@ class MeshPicture {
   }
 
   layout(width) {
-    const { panels = [], ranks = 0, columns = 1 } = this.header;
-    return meshLayout(panels.length, ranks, columns, width);
+    const { panels = [], ranks = 0, columns = 1, caption = "" } = this.header;
+    return meshLayout(panels.length, ranks, columns, width, broken(caption, width).length);
   }
 
   update() {
@@ -46,7 +48,7 @@ class MeshPicture {
     ctx.fillStyle = themeOf(this.root).soft;
     ctx.font = `12px ${FONT}`;
     ctx.textAlign = "left";
-    ctx.fillText(this.header.caption ?? "", 0, 9);
+    broken(this.header.caption ?? "", width).forEach((line, i) => ctx.fillText(line, 0, 9 + i * CAPTION_LINE));
     markDrawn(this.root, this.model);
   }
 
