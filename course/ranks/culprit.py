@@ -10,6 +10,7 @@ from course.ranks import special, wire
 from course.ranks.functions import content_of, globals_of
 
 MOST = 1000  # items that are tried one by one
+DEEPEST = 50  # what holds what holds what ...
 _OF_PYTHON = ("__dict__", "__weakref__")  # what each class has, and none needs
 
 
@@ -23,10 +24,11 @@ def culprit(function: Any, args: tuple[Any, ...]) -> str:
 
 def _among(user: Any, name_of_user: str, seen: set[int]) -> str:
     """The first of what ``user`` uses or holds that cannot be pickled, and in that the innermost one."""
-    for name, value in _parts(user).items():
+    for name, value in _parts(user).items() if len(seen) < DEEPEST else ():
         if id(value) not in seen and not _travels(value):
             seen.add(id(value))
-            return _among(value, repr(name), seen) or _sentence(name, value, user, name_of_user)
+            its_name = f"item {name}" if isinstance(name, int) else repr(name)
+            return _among(value, its_name, seen) or _sentence(name, value, user, name_of_user)
     return ""
 
 

@@ -177,8 +177,8 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
         from course.ranks.culprit import culprit
 
         raise TypeError(
-            f"{culprit(function, args)} cannot be sent to the ranks: {error}. Pass plain data, tensors or modules, and make locks, "
-            "connections, generators and compiled functions inside the function"
+            f"{culprit(function, args)} cannot be sent to the ranks: {str(error).rstrip('.')}. Pass "
+            "plain data, tensors or modules, and make locks, connections, generators and compiled functions inside the function"
         ) from None
 
 

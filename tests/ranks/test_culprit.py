@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
 
 import pytest
@@ -117,6 +119,8 @@ def test_an_argument_is_named_by_what_it_holds():
     assert culprit(len, (1, {"a": [1, lock]})) == "the item 1 (lock), which 'a' holds,"
     assert culprit(len, (1, [lock])) == "the item 0 (lock), which argument 2 holds,"
     assert culprit(len, (lock,)) == "argument 1 (lock)"
+    deep = functools.reduce(lambda inner, _: [inner], range(100_000), [])
+    assert re.fullmatch(r"the item 0 \(list\), which item 0 holds,", culprit(len, (deep,)))
     assert culprit(len, ([0] * 10_000 + [lock],)) == "argument 1 (list)"  # in no time
 
 
