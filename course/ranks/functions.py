@@ -36,7 +36,8 @@ def has_a_home(obj: Any) -> bool:
     found: Any = sys.modules.get(obj.__module__)
     if found is None or obj.__module__ == "__main__":
         return False
-    for name in getattr(obj, "__qualname__", obj.__name__).split("."):
+    names: str = getattr(obj, "__qualname__", "") or getattr(obj, "__name__", "")  # a cached partial has neither
+    for name in names.split("."):
         found = getattr(found, name, None)
     return found is obj
 
@@ -122,7 +123,10 @@ def _cell() -> CellType:
 
 def take_cached_apart(cached: Any) -> tuple[Any, ...]:
     """The same for a function under ``functools.cache`` or ``lru_cache``: it starts with an empty cache there."""
-    return _cache_again, (cached.__wrapped__, cached.cache_parameters())
+    function = cached.__wrapped__
+    given = {name: value for name, value in vars(cached).items() if getattr(function, name, None) is not value}
+    own = {name: value for name, value in given.items() if name not in ("__wrapped__", "cache_parameters")}
+    return _cache_again, (function, cached.cache_parameters()), own or None
 
 
 def _cache_again(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:

@@ -295,3 +295,28 @@ def test_code_that_marshal_cannot_take_travels_in_parts():
     odd.name = "odd"
     cell["work"].__code__ = code.replace(co_consts=tuple(odd if one == "here" else one for one in code.co_consts))
     assert again(cell["work"])().name == "odd"
+
+
+LABELLED = """
+import functools
+
+@functools.lru_cache(maxsize=2)
+def area(side):
+    return side * side
+
+area.unit, area.mate = "cm2", area
+double = functools.cache(functools.partial(pow, exp=2))
+"""
+
+
+def test_a_cached_function_keeps_its_attributes():
+    area = notebook(LABELLED)["area"]
+    made = again(area)
+    assert made is not area
+    assert (made(3), made.unit, made.mate, made.cache_parameters()["maxsize"]) == (9, "cm2", made, 2)
+    assert (made.__name__, made.__module__) == ("area", "__main__")
+
+
+def test_a_cached_function_that_has_no_name_travels():
+    made = again(notebook(LABELLED)["double"])
+    assert (made(3), made(3), made.cache_info().hits) == (9, 9, 1)
