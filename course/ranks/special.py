@@ -60,8 +60,6 @@ def class_parts(kind: type, parts: Parts) -> Parts:
     return _class_again, (make, meta, name, bases, {**space, **more}, *rest), (fill, state), None, None, _fill_again
 
 
-has_slots, with_slots = is_class, class_parts
-
 WHOLE = 6  # parts, of a class of which another process knows nothing
 _made: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were defined in another process
 

@@ -121,11 +121,12 @@ class _Pickler(cloudpickle.Pickler):
             return functions.take_cached_apart(obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and _is_plain(torch, obj):
-            return _rebuild_tensor, _tensor_parts(torch, obj)
+            made = _rebuild_tensor, _tensor_parts(torch, obj)
+            return (*made, vars(obj), None, None, _give) if vars(obj) else made
         if (parts := special.take_apart(obj)) is not None:
             return parts
         parts = super().reducer_override(obj)
-        return special.with_slots(obj, parts) if isinstance(parts, tuple) and special.has_slots(obj) else parts
+        return special.class_parts(obj, parts) if isinstance(parts, tuple) and special.is_class(obj) else parts
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
@@ -148,6 +149,11 @@ def _rebuild_tensor(data: bytearray, dtype: str, shape: tuple[int, ...], require
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad)
+
+
+def _give(tensor: Any, attributes: dict[str, Any]) -> None:
+    """Those that a learner, or minipar, has given it: which part of a parameter it is."""
+    vars(tensor).update(attributes)
 
 
 _PLAIN = (type(None), bool, int, float, str, bytes)

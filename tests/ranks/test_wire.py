@@ -7,8 +7,10 @@ import traceback
 from types import FunctionType
 
 import pytest
+import torch
 
 from course.ranks import wire
+from minipar import parameters
 
 BODIES = [b"", b"x", bytes(range(256)) * 10, b"large" * 20_000]
 
@@ -52,6 +54,17 @@ def test_a_function_whose_code_holds_more_than_python_stores_travels():
 
 class T:
     pass
+
+
+def test_a_tensor_keeps_what_it_was_given():
+    """What minipar notes on a parameter is how it is split: without it, a model that comes back is another one."""
+    layer = torch.nn.Linear(2, 3)
+    parameters.shard(layer.weight, "tp", 0)
+    plain = torch.ones(2)
+    plain.mate = plain
+    made, tensor = wire.loads(wire.dumps((layer, plain)))
+    assert parameters.spec(made.weight) == parameters.spec(layer.weight)
+    assert tensor.mate is tensor
 
 
 def test_a_run_costs_one_frame_to_each_rank_and_one_back(ranks, monkeypatch):
