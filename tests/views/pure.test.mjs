@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 const js = process.env.MINIPAR_JS;
 const { broken, percent, bytes, tickText, ticks, time } = await import(`${js}/format.js`);
-const { CurveAxes, labelled, paintCurves } = await import(`${js}/curves-paint.js`);
+const { CurveAxes, labelled, legendLines, paintCurves } = await import(`${js}/curves-paint.js`);
 const { scaleMarks } = await import(`${js}/experts-paint.js`);
 const { expertsLayout } = await import(`${js}/experts.js`);
 const { COLUMNS, readFrame, spanAt, countOf } = await import(`${js}/frame.js`);
@@ -177,4 +177,13 @@ test("a caption is broken between words and pushes the pictures down", () => {
   assert.equal(narrow.join(" "), caption);
   assert.ok(narrow.length > 1 && narrow.every((line) => line.length <= 45));
   assert.ok(meshLayout(2, 4, 4, 300, narrow.length).places[0].y > meshLayout(2, 4, 4, 300).places[0].y);
+});
+
+test("a legend goes on in a new line where the page ends, and the curves give way", () => {
+  const labels = ["chunks: 1 (predicted)", "chunks: 2 (predicted)", "chunks: 4 (predicted)"];
+  assert.deepEqual(legendLines("thin cuts on a slow link", labels, 900), [0, 0, 0]);
+  assert.deepEqual(legendLines("thin cuts on a slow link", labels, 420), [1, 1, 2]);
+  const series = labels.map((label) => ({ label, x: [0, 1], y: [0, 1], count: 2 }));
+  const top = (width) => new CurveAxes({ x: "", y: "", title: "thin cuts on a slow link" }, series, width, 200).box.y;
+  assert.ok(top(400) > top(900));
 });

@@ -5,12 +5,26 @@ import { tickText, ticks } from "./format.js";
 import { onTheme } from "./scale.js";
 
 const LEFT_EDGE = 74, RIGHT_EDGE = 18, TOP_EDGE = 26, BOTTOM_EDGE = 40;
+const LEGEND_LINE = 16, LETTER = 6.4, SAMPLE = 28, LEGEND_GAP = 16; // pixels
+
+// On which line of the legend each label stands: the title begins the first, and none runs beyond the right edge.
+export function legendLines(title, labels, width) {
+  let x = LEFT_EDGE + title.length * (LETTER + 0.6) + 22, line = 0;
+  return labels.map((label) => {
+    const long = SAMPLE + label.length * LETTER;
+    if (x + long > width && x > LEFT_EDGE) [x, line] = [LEFT_EDGE, line + 1];
+    x += long + LEGEND_GAP;
+    return line;
+  });
+}
 
 // From values to pixels. An axis is [low, high] in values, or in powers of ten where it is logarithmic.
 export class CurveAxes {
   constructor(header, series, width, height) {
     this.log = { x: (header.log ?? "").includes("x"), y: (header.log ?? "").includes("y") };
-    this.box = { x: LEFT_EDGE, y: TOP_EDGE, w: Math.max(20, width - LEFT_EDGE - RIGHT_EDGE), h: height - TOP_EDGE - BOTTOM_EDGE };
+    this.legend = legendLines(header.title || header.y || "", series.map((s) => s.label ?? ""), width);
+    const top = TOP_EDGE + LEGEND_LINE * Math.max(0, ...this.legend);
+    this.box = { x: LEFT_EDGE, y: top, w: Math.max(20, width - LEFT_EDGE - RIGHT_EDGE), h: Math.max(40, height - top - BOTTOM_EDGE) };
     this.xRange = spread(series.map((s) => s.x), this.log.x, 0);
     this.yRange = spread(series.map((s) => s.y), this.log.y, 0.06);
     this.whole = { x: areWhole(series.map((s) => s.x)), y: areWhole(series.map((s) => s.y)) };
@@ -162,22 +176,24 @@ function paintMark(ctx, { mark, colour }, x, y) {
 function paintLegend(ctx, { axes, header, theme, series }) {
   const name = header.title || header.y;
   text(ctx, theme, name, axes.box.x, 11, "left", theme.ink, 12);
-  let x = axes.box.x + ctx.measureText(name).width + 22;
-  for (const curve of series) {
-    if (curve.points) paintMark(ctx, curve, x + 11, 11);
-    else paintSample(ctx, curve, x);
-    text(ctx, theme, curve.label, x + 28, 11, "left", theme.ink);
-    x += 28 + ctx.measureText(curve.label).width + 16;
-  }
+  let [x, line] = [axes.box.x + ctx.measureText(name).width + 22, 0];
+  series.forEach((curve, i) => {
+    if (axes.legend[i] > line) [x, line] = [axes.box.x, axes.legend[i]];
+    const y = 11 + line * LEGEND_LINE;
+    if (curve.points) paintMark(ctx, curve, x + 11, y);
+    else paintSample(ctx, curve, x, y);
+    text(ctx, theme, curve.label, x + SAMPLE, y, "left", theme.ink);
+    x += SAMPLE + ctx.measureText(curve.label).width + LEGEND_GAP;
+  });
 }
 
-function paintSample(ctx, curve, x) {
+function paintSample(ctx, curve, x, y) {
   ctx.strokeStyle = curve.colour;
   ctx.lineWidth = 2;
   ctx.setLineDash(curve.dash);
   ctx.beginPath();
-  ctx.moveTo(x, 11);
-  ctx.lineTo(x + 23, 11);
+  ctx.moveTo(x, y);
+  ctx.lineTo(x + 23, y);
   ctx.stroke();
   ctx.setLineDash([]);
 }
