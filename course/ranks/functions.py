@@ -49,9 +49,9 @@ def take_apart(function: FunctionType, shared: Shared) -> tuple[Any, ...]:
     parts = tuple(submodules(code, (*used.values(), *map(content_of, cells or ()))))
     made = _put_together, (shared.code(code), shared.namespace(space), cells, parts)
     attributes = _own_attributes(function)
-    if not (used or attributes or function.__dict__):
-        return made
-    return *made, (used, function.__dict__, attributes), None, None, _fill
+    if used:
+        return *made, (used, function.__dict__, attributes), None, None, _fill
+    return *made, (function.__dict__, attributes) if function.__dict__ or attributes else None
 
 
 def _own_attributes(function: FunctionType) -> dict[str, Any]:
