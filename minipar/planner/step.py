@@ -7,7 +7,7 @@ The update by the optimizer is not part of it: see ``Step.update_seconds``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -153,7 +153,7 @@ def _pipeline(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[P
                     *pieces,
                     _send(job, place, plan.placement[target], rows[span.microbatch], span, hops[min(span.stage, target)]),
                 ]
-            spans += _placed(pieces, job.rank(place), span.start, span.name, span.stage, span.microbatch)
+            spans += _placed(pieces, job.rank(place), where, actions[pp].device, span.start, span.name, span.stage, span.microbatch)
     for pp in range(job.pp):
         end = max(span.end for span in simulated.of(pp))
         ends |= dict.fromkeys(_peers(job, pp, dp), end)
@@ -179,17 +179,20 @@ def _whole(job: Job, dp: int, where: Cluster, spans: list[Span], ends: dict[Plac
             before = len(clock.pieces)
             clock.do(ops, skip="" if microbatch == len(rows) - 1 else "arrive")
             for place in _peers(job, 0, dp):
-                spans += _placed(clock.pieces[before:], job.rank(place), 0.0, name, 0, microbatch)
+                spans += _placed(clock.pieces[before:], job.rank(place), where, actions.device, 0.0, name, 0, microbatch)
     ends |= dict.fromkeys(_peers(job, 0, dp), clock.now)
     return {(0, dp): clock.gradients}
 
 
-def _placed(pieces: Iterable[Piece], rank: int, start: float, action: str, stage: int = 0, microbatch: int = -1) -> list[Span]:
-    """Pieces as the spans of one rank, whose action begins at ``start``."""
-    return [
-        Span(
-            rank, COMM if p.name else COMPUTE, p.name or action, start + p.start, start + p.end, p.axis, p.nbytes, p.peers,
-            PHASES.get(action, "backward"), -1 if p.name else stage, -1 if p.name else microbatch,
-        )
-        for p in pieces
-    ]  # fmt: skip
+def _placed(
+    pieces: Iterable[Piece], rank: int, where: Cluster, slowest: Device, start: float, action: str, stage: int, microbatch: int
+) -> Iterator[Span]:
+    """Pieces as the spans of one rank, whose action begins at ``start``. If faster than the ``slowest``, it waits."""
+    share, phase = slowest.peak_flops / where.device_of(rank).peak_flops, PHASES.get(action, "backward")
+    for piece in pieces:
+        begin, end = start + piece.start, start + piece.end
+        if piece.name:
+            yield Span(rank, COMM, piece.name, begin, end, piece.axis, piece.nbytes, piece.peers, phase)
+        else:
+            done = begin + share * (piece.end - piece.start)
+            yield Span(rank, COMPUTE, action, begin, done, phase=phase, stage=stage, microbatch=microbatch)

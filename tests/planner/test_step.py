@@ -48,6 +48,9 @@ LAYOUTS = {
     "dp2 x pp2, a straggler": (
         Job(CONFIG, dp=2, pp=2, microbatches=4), replace(TWO_NODES, stragglers=((3, 2.0),))
     ),
+    "pp2 x tp2, a straggler": (
+        Job(CONFIG, pp=2, tp=2, microbatches=4), replace(TWO_NODES, stragglers=((3, 3.0),))
+    ),
     "pp2 x tp2, interleaved, by sequence": (
         Job(CONFIG, pp=2, tp=2, microbatches=4, schedule="interleaved", sequence_parallel=True), ONE_NODE
     ),
@@ -128,6 +131,15 @@ def test_step_time_is_within_five_percent_of_paced_ranks(name: str, run) -> None
     found = run(name)
     took = max(own.seconds for own in found)
     assert predict_step(job, hardware).seconds == pytest.approx(took, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "straggler" in name])
+def test_a_rank_that_waits_for_a_straggler_is_not_predicted_to_compute_meanwhile(name: str, run) -> None:
+    job, hardware = LAYOUTS[name]
+    timeline = predict_step(job, hardware).timeline
+    for rank, own in enumerate(run(name)):
+        predicted, paced = (sum(s.seconds for s in spans if s.lane == COMPUTE) for spans in (timeline.of(rank), own.spans))
+        assert predicted == pytest.approx(paced, rel=0.05), rank
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if "small buckets" in name])
