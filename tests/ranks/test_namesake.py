@@ -100,3 +100,4 @@ def test_other_files_and_mistakes_are_not_blamed(folder):
 def test_a_folder_that_is_gone_blames_nothing(folder):
     folder.rmdir()
     namesake.refuse_namesakes("torch", "json")
+    assert namesake.behind(ImportError(name="json")) == ""
