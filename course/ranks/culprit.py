@@ -11,7 +11,6 @@ from course.ranks.functions import content_of, globals_of
 
 MOST = 1000  # items that are tried one by one
 DEEPEST = 50  # what holds what holds what ...
-_OF_PYTHON = ("__dict__", "__weakref__")  # what each class has, and none needs
 
 
 def culprit(function: Any, args: tuple[Any, ...]) -> str:
@@ -54,7 +53,7 @@ def _parts(value: Any) -> dict[Any, Any]:
         return {"self": value.__self__, value.__name__: value.__func__}
     if isinstance(value, type):
         own = vars(value) if value.__module__ == "__main__" else {}
-        return {name: part for name, part in own.items() if name not in _OF_PYTHON}
+        return {name: part for name, part in own.items() if name not in special.OF_PYTHON}
     if isinstance(value, property):
         return {part.__name__: part for part in (value.fget, value.fset, value.fdel) if part is not None}
     return _parts_of_function(value) if isinstance(value, FunctionType) else _parts_of_object(value)

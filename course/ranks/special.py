@@ -19,6 +19,7 @@ from cloudpickle.cloudpickle import _make_skeleton_class as _make_class
 from course.ranks.functions import has_a_home
 
 Parts = tuple[Any, ...]
+OF_PYTHON = ("__dict__", "__weakref__")  # what each class has, and none needs
 
 _dispatcher: Any = functools.singledispatch(lambda x: x)
 
@@ -39,10 +40,6 @@ def _dispatcher_again(function: Callable[..., Any], others: tuple[tuple[type, Ca
     for kind, each in others:
         made.register(kind, each)
     return made
-
-
-def is_class(obj: Any) -> bool:
-    return isinstance(obj, type)
 
 
 def class_parts(kind: type, parts: Parts) -> Parts:
@@ -204,7 +201,7 @@ _Dict: Any = type(_Typed)
 
 def _take_typed_dict_apart(kind: Any) -> Parts:
     """It is not what its own ``class`` statement says: a dict, which inherits from no other typed one."""
-    own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    own = {name: value for name, value in vars(kind).items() if name not in OF_PYTHON}
     return _typed_dict_again, (kind.__name__, kind.__bases__), own, None, None, _fill_class
 
 

@@ -62,10 +62,8 @@ class Frames:
                 break
             frames.append(Frame(kind, pickle.loads(data[meta:body]), bytes(data[body:end])))
             start = end
-        if start < size and (start or not self._buffer):  # else all of it still waits for its end
+        if start or not self._buffer:  # else all of it still waits for its end
             self._buffer = bytearray(data[start:])
-        elif start == size and self._buffer:
-            self._buffer = bytearray()
         return frames
 
 
@@ -126,7 +124,7 @@ class _Pickler(cloudpickle.Pickler):
         if (parts := special.take_apart(obj)) is not None:
             return parts
         parts = super().reducer_override(obj)
-        return special.class_parts(obj, parts) if isinstance(parts, tuple) and special.is_class(obj) else parts
+        return special.class_parts(obj, parts) if isinstance(parts, tuple) and isinstance(obj, type) else parts
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
