@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from course.exercises.exercise import Exercise
-from course.ranks import RankDied, RankError, RanksInterrupted, RanksStuck, RanksTimeout
+from course.ranks import RankDied, RankError, RanksInterrupted, RanksStopped, RanksStuck, RanksTimeout
 
 _CELL = re.compile(r"Cell In ?\[\d+\]")  # its number says nothing to a learner, and changes with every run
-
-
-class Told(NamedTuple):
-    """What ``RanksInterrupted`` tells: a first line and the others."""
-
-    headline: str
-    lines: tuple[str, ...]
-
 
 Trouble = (RankError, RankDied, RanksStuck, RanksTimeout)
 
@@ -34,7 +25,7 @@ def interrupted(error: RanksInterrupted, exercise: Exercise) -> RanksInterrupted
     """An interrupt that ends a check, told of the learner's function: ``check``'s own names and ranks say nothing to anybody."""
     where = tuple(_CELL.sub("your cell", line) for line in error.story)
     last = "Nothing was checked, and your own ranks are as they were."
-    return RanksInterrupted(Told(f"the check of {exercise.name} was interrupted", (*where, last)))
+    return RanksInterrupted(RanksStopped(f"the check of {exercise.name} was interrupted", (*where, last)))
 
 
 def _of_one_rank(lines: list[str]) -> list[str]:
